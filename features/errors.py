@@ -1,0 +1,47 @@
+"""Typed errors. The command line prints one line of them and exits with 2; in a host compiler none of them escapes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+
+class TileguardError(Exception):
+    """Base of every error that tileguard raises on purpose."""
+
+
+class InvalidInput(TileguardError, ValueError):
+    """A value that cannot be used; names the field, the value and what is allowed."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+        super().__init__(f"{field}: {value!r} is not allowed; expected {allowed}")
+
+
+class MissingDependency(TileguardError, ImportError):
+    """An optional library is absent; names the extra that installs it."""
+
+
+def checked_int(field: str, value: object, *, minimum: int) -> int:
+    """`value` as a plain int of at least `minimum`; bool and float are refused, numpy integers are taken."""
+    if type(value) is int and value >= minimum:
+        return value
+    allowed = f"an integer >= {minimum}"
+    if isinstance(value, bool):
+        raise InvalidInput(field, value, allowed)
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidInput(field, value, allowed) from None
+    if number < minimum:
+        raise InvalidInput(field, value, allowed)
+    return number
+
+
+def checked_choice(field: str, value: object, choices: Sequence[str]) -> str:
+    """`value` when it is one of `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidInput(field, value, "one of " + ", ".join(choices))
+    return value
