@@ -1,0 +1,46 @@
+"""From scores to a short list: the k tiles to compile, best first, no two of them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tileguard.features.tiles import ReductionTile, tile_columns
+
+LIKENESS_RANGE = 2.0
+"""Doublings over which the likeness of two tiles falls to 1/e."""
+
+WARP_WEIGHT = 0.7
+"""A doubled warp count is a smaller step than a doubled block size: it changes no memory access."""
+
+
+def choose(
+    scores: npt.NDArray[np.float64], tiles: Sequence[ReductionTile], k: int, *, diversity: float = 0.0
+) -> tuple[int, ...]:
+    """Indices of at most k tiles, in the order chosen; ties go to the earlier tile.
+
+    The first is the best-scored one. Each next one maximises its standardised score less `diversity` times its
+    likeness to the nearest chosen tile, e^(-d/2) at a distance of d doublings: where scores are close, a different
+    tile tells more than the neighbour of one that is measured anyway.
+    """
+    n = len(tiles)
+    k = min(k, n)
+    if not diversity or not n:
+        return tuple(np.argsort(-scores, kind="stable")[:k].tolist())
+    x, r, warps, _ = tile_columns(tiles)
+    place = np.log2(np.stack([x, r, np.maximum(warps, 1)]).astype(np.float64))
+    place[2] *= WARP_WEIGHT
+    spread = float(scores.std())
+    value = (scores - scores.mean()) / spread if spread > 0 else np.zeros(n)
+    likeness = np.zeros(n)
+    chosen: list[int] = []
+    for _ in range(k):
+        worth = value - diversity * likeness
+        pick = int(np.argmax(worth if chosen else scores))
+        chosen.append(pick)
+        value[pick] = -np.inf
+        distance = np.abs(place - place[:, pick : pick + 1]).sum(axis=0)
+        np.maximum(likeness, np.exp(-distance / LIKENESS_RANGE), out=likeness)
+    return tuple(chosen)

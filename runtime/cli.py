@@ -1,0 +1,201 @@
+"""Commands that need no training stack: select, tune, doctor. `learner/cli.py` adds the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tileguard.features.errors import InvalidInput
+from tileguard.features.kernels import ReductionKernel
+
+from .devices.base import OK
+from .doctor import diagnose
+from .selector import DEFAULT_TOP_K, CandidateSet, Selector
+from .tuner import TuningResult, tune
+from .winners import Winners
+
+JSON_VERSION = 1
+"""Version of every `--json` object; it rises when a key changes meaning or goes."""
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    help="A learned autotune model with a guarded fallback, for compilers.",
+)  # fmt: skip
+
+Xnumel = Annotated[int, typer.Option(help="Length of the output axis, exact.")]
+Rnumel = Annotated[int, typer.Option(help="Length of the reduced axis, exact.")]
+Dtype = Annotated[str, typer.Option(help="Element type: fp32, bf16, fp16, fp64, … or an alias such as f16.")]
+ModelOption = Annotated[str, typer.Option("--model", help="champion (the shipped one), a model's folder, or none.")]
+TopK = Annotated[int, typer.Option(help="Tiles that the model may add.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Outer = Annotated[bool, typer.Option("--outer", help="The reduced axis is not the contiguous one.")]
+
+
+@app.command("select")
+def select_command(
+    xnumel: Xnumel,
+    rnumel: Rnumel,
+    dtype: Dtype = "fp32",
+    num_load: Annotated[int, typer.Option(help="Buffers read.")] = 1,
+    num_store: Annotated[int, typer.Option(help="Buffers written.")] = 1,
+    num_reduction: Annotated[int, typer.Option(help="Reductions in the kernel.")] = 1,
+    outer: Outer = False,
+    persistent: Annotated[bool, typer.Option(help="One block covers the reduced axis.")] = False,
+    hardware: Annotated[str, typer.Option(help="h200, h100, ascend910b3, ascend950pr, cpu.")] = "h200",
+    model: ModelOption = "champion",
+    top_k: TopK = DEFAULT_TOP_K,
+    as_json: Json = False,
+) -> None:
+    """The candidate set of one reduction, with who proposed each tile and what the guard says."""
+    kernel = ReductionKernel(
+        xnumel, rnumel, dtype, num_load, num_reduction, num_store, inner=not outer, persistent=persistent
+    )
+    selector = Selector(hardware, model=model_option(model), top_k=top_k)
+    result = selector.select(kernel)
+    if as_json:
+        print_json(candidate_set_json(result, selector))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    for name in ("tile", "proposed by", "score"):
+        table.add_column(name, justify="right" if name == "score" else "left")
+    for c in result.candidates:
+        table.add_row(str(c.tile), ", ".join(c.proposers), "" if c.score is None else f"{c.score:.3f}")
+    console().print(table)
+    console().print(
+        f"{len(result.candidates)} candidates for {xnumel} × {rnumel} {kernel.dtype} on {result.hardware}; "
+        f"model: {result.verdict}; selected in {result.times.total_us / 1e3:.1f} ms"
+    )
+
+
+@app.command("tune")
+def tune_command(
+    op: Annotated[str, typer.Option(help="sum, max, meanvar, rmsnorm, softmax, masked_softmax, layernorm, …")],
+    xnumel: Xnumel,
+    rnumel: Rnumel,
+    dtype: Dtype = "fp32",
+    outer: Outer = False,
+    device: Annotated[str, typer.Option(help="cpu: compiled by LLVM, timed on this machine.")] = "cpu",
+    model: ModelOption = "champion",
+    top_k: TopK = DEFAULT_TOP_K,
+    winners: Annotated[Path | None, typer.Option(help="SQLite file that keeps winners over processes.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Tune one reduction for real: compile the candidate set, check and time every tile, keep the fastest."""
+    if device != "cpu":
+        raise InvalidInput("device", device, "cpu; GPU kernels are tuned inside their compiler")
+    from .devices.cpu import CpuDevice, cpu_kernel
+
+    kernel = cpu_kernel(op, xnumel, rnumel, dtype, inner=not outer)
+    target = CpuDevice()
+    try:
+        selector = Selector(target.hardware, model=model_option(model), top_k=top_k)
+        result = tune(kernel, target, selector, winners=Winners(winners) if winners is not None else None)
+    finally:
+        target.close()
+    if as_json:
+        print_json(tuning_json(result))
+        return
+    if not result.from_store:
+        console().print(tuning_table(result))
+    source = "from the store" if result.from_store else f"of {len(result.candidates)} candidates"
+    console().print(
+        f"winner {source}: [bold]{result.winner.tile}[/bold], {result.winner.us:.2f} µs, compiled in "
+        f"{result.winner.compile_ms:.0f} ms; proposed by {', '.join(result.proposers)}; model: {result.verdict}; "
+        f"{result.seconds:.1f} s"
+    )
+
+
+@app.command("doctor")
+def doctor_command(as_json: Json = False) -> None:
+    """What is installed, which devices and models are usable, and why not."""
+    findings = diagnose()
+    if as_json:
+        print_json({"version": JSON_VERSION, "findings": [dataclasses.asdict(f) for f in findings]})
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("area", "name", "", "finding"):
+        table.add_column(name)
+    previous = ""
+    for f in findings:
+        mark = {True: "[green]ok[/green]", False: "[yellow]no[/yellow]", None: ""}[f.ok]
+        table.add_row(f.area if f.area != previous else "", f.name, mark, escape(f.detail))
+        previous = f.area
+    console().print(table)
+
+
+def candidate_set_json(result: CandidateSet, selector: Selector) -> dict[str, Any]:
+    """`select --json`: the set in order, the verdict, and the model's held-out misses per k."""
+    ranker = selector.guard.ranker
+    return {
+        "version": JSON_VERSION,
+        "kernel": dataclasses.asdict(result.kernel),
+        "hardware": result.hardware,
+        "verdict": {"reason": result.verdict.reason, "detail": result.verdict.detail},
+        "digest": result.digest,
+        "calibration": [dict(entry) for entry in ranker.manifest.calibration] if ranker is not None else [],
+        "candidates": [
+            {"tile": dataclasses.asdict(c.tile), "proposers": list(c.proposers), "score": c.score}
+            for c in result.candidates
+        ],
+        "times_us": dataclasses.asdict(result.times),
+    }
+
+
+def tuning_json(result: TuningResult) -> dict[str, Any]:
+    """`tune --json`: every candidate with status, compile time and timing; the winner."""
+    return {
+        "version": JSON_VERSION,
+        "kernel": dataclasses.asdict(result.kernel),
+        "hardware": result.hardware,
+        "verdict": {"reason": result.verdict.reason, "detail": result.verdict.detail},
+        "from_store": result.from_store,
+        "winner": {**dataclasses.asdict(result.winner), "proposers": list(result.proposers)},
+        "candidates": [dataclasses.asdict(c) for c in result.candidates],
+        "seconds": result.seconds,
+    }
+
+
+def tuning_table(result: TuningResult) -> Table:
+    """Candidates by time, failures last."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("tile", "proposed by", "µs", "MAD", "compile ms", "status"):
+        table.add_column(name, justify="left" if name in ("tile", "proposed by", "status") else "right")
+    for c in sorted(result.candidates, key=lambda c: c.timing.us if c.timing else float("inf")):
+        times = (f"{c.timing.us:.2f}", f"{c.timing.us_mad:.2f}", f"{c.compile_ms:.0f}") if c.timing else ("", "", "")
+        table.add_row(
+            str(c.tile), ", ".join(c.proposers), *times, OK if c.status == OK else escape(f"{c.status}: {c.error}"),
+            style="bold" if c.tile == result.winner.tile else "",
+        )  # fmt: skip
+    return table
+
+
+def model_option(text: str) -> str | None:
+    """`--model`: champion, a folder, or none."""
+    return None if text == "none" else text
+
+
+def console() -> Console:
+    """Where people read: the terminal's width, or wide enough for every table when piped."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object on standard output; no NaN, no infinity (they become null)."""
+    sys.stdout.write(json.dumps(_finite(value), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not (abs(value) < float("inf")) else value

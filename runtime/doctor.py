@@ -1,0 +1,107 @@
+"""`tileguard doctor`: what is installed, which devices and models are usable, and why not."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tileguard import __version__, models
+from tileguard.features.errors import TileguardError
+from tileguard.features.hardware import hardware, host_cpu, usable_cpus
+from tileguard.features.kernels import ReductionKernel
+
+from .guard import GuardPolicy
+from .optional import EXTRA_OF
+from .selector import Selector
+
+_RUNTIME = ("numpy", "onnxruntime")
+_DISTRIBUTION = {"sklearn": "scikit-learn"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. area: libraries, devices, models, environment; ok: None where it is only a fact."""
+
+    area: str
+    name: str
+    ok: bool | None
+    detail: str
+
+
+def diagnose() -> tuple[Finding, ...]:
+    """Everything worth knowing when something does not work; never raises."""
+    findings: list[Finding] = [
+        Finding("environment", "tileguard", None, f"{__version__}, Python {platform.python_version()}"),
+        Finding("environment", "machine", None, f"{host_cpu().name}, {usable_cpus()} usable CPUs, {platform.system()}"),
+        _switch(),
+        *(_library(name, "base") for name in _RUNTIME),
+        *(_library(name, extra) for name, extra in EXTRA_OF.items()),
+        _check("devices", "replay", lambda: "any corpus, no hardware needed"),
+        _check("devices", "cpu", _cpu),
+        _check("devices", "cuda", _cuda),
+    ]
+    findings += [_check("models", path.name, functools.partial(_model, path.name)) for path in models.shipped()]
+    if not models.shipped():
+        findings.append(Finding("models", "(none)", False, f"no model under {models.ROOT}; the formula works without"))
+    return tuple(findings)
+
+
+def _switch() -> Finding:
+    if os.environ.get("TILEGUARD") == "0":
+        return Finding("environment", "TILEGUARD", False, "0: models are off, the fallbacks stay")
+    return Finding("environment", "TILEGUARD", None, "unset or on; 0 turns models off")
+
+
+def _library(name: str, extra: str) -> Finding:
+    try:
+        return Finding(
+            "libraries", name, True, f"{importlib.metadata.version(_DISTRIBUTION.get(name, name))} ({extra})"
+        )
+    except importlib.metadata.PackageNotFoundError:
+        cure = "pip install tileguard" if extra == "base" else f"pip install 'tileguard[{extra}]'"
+        return Finding("libraries", name, False, f"not installed; {cure}")
+
+
+def _check(area: str, name: str, probe: Callable[[], str]) -> Finding:
+    try:
+        return Finding(area, name, True, probe())
+    except Exception as error:
+        detail = str(error) if isinstance(error, TileguardError) else f"{type(error).__name__}: {error}"
+        return Finding(area, name, False, " ".join(detail.split()))
+
+
+def _cpu() -> str:
+    from .devices.cpu import CpuDevice, cpu_kernel, cpu_tiles
+
+    kernel = cpu_kernel("sum", 16, 64, "fp32")
+    device = CpuDevice()
+    try:
+        compiled = device.compile(kernel, cpu_tiles(kernel)[-1])
+        (timing,) = device.bench([compiled])
+        return f"{device.toolchain}: compiled in {compiled.compile_ms:.0f} ms, ran in {timing.us:.2f} µs"
+    finally:
+        device.close()
+
+
+def _cuda() -> str:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise TileguardError("no host compiler has loaded torch; tuning on a GPU happens inside one")
+    if not torch.cuda.is_available():
+        raise TileguardError("torch is loaded, but sees no CUDA device")
+    return str(torch.cuda.get_device_name())
+
+
+def _model(folder: str) -> str:
+    family, _, name = folder.partition("-")
+    selector = Selector(hardware(name), policy=GuardPolicy(range_slack=float("inf")))
+    result = selector.select(ReductionKernel(2048, 768, "fp32", 2, 1))
+    if not result.verdict.trusted or selector.guard.ranker is None:
+        raise TileguardError(str(result.verdict))
+    manifest = selector.guard.ranker.manifest
+    return f"{family} on {manifest.hardware}, made {manifest.created}, {manifest.parameters['rounds']} trees; scores"

@@ -1,0 +1,68 @@
+"""The reduction RFC's candidate selector: (XBLOCK, R0_BLOCK) pairs from a kernel's shape alone.
+
+Source: reduction RFC §3.1 (regimes, P*), §3.3 (the algorithm), §3.5.2.1 (the interface). The RFC's three regimes
+of rnumel: HOLE (on-chip memory saturated, R0 independent of rnumel), SMALL (R0 = rnumel), MID (an anchor predicted
+from P* = X·R0 and the aspect ratio, with a grid around it).
+"""
+
+from __future__ import annotations
+
+from tileguard.features.anchor import ASCEND_910B3, FormulaParams, r_max, shape_anchor
+from tileguard.features.errors import checked_int
+from tileguard.features.kernels import DTYPE_BYTES, canonical_dtype
+from tileguard.features.pow2 import pow2_ceil, pow2_floor
+
+FITTED: dict[str, FormulaParams] = {"ascend910b3": ASCEND_910B3}
+"""Parameters fitted to a hardware; one that is absent uses the RFC's."""
+
+
+def select_candidates(
+    xnumel: int,
+    rnumel: int,
+    dtype: str,
+    num_load: int,
+    num_reduction: int,
+    min_ptr_elem_bytes: int | None = None,
+    *,
+    params: FormulaParams = ASCEND_910B3,
+) -> list[tuple[int, int]]:
+    """The RFC's candidates (XBLOCK, R0_BLOCK), sorted, without duplicates; never empty.
+
+    Every pair has XBLOCK <= xnumel and R0_BLOCK <= pow2_ceil(rnumel). `min_ptr_elem_bytes` overrides the bytes of
+    `dtype`. Differences from the RFC's listing: bytes are known for every dtype (the listing takes 4 for fp64 and
+    for 8-bit types), and powers of two come from integer arithmetic (log2 of 2^49 - 1 rounds up to 49).
+    Raises InvalidInput for a numel or count below 1 (num_load may be 0) and for an unknown dtype.
+    Source: reduction RFC §3.3, §3.5.2.1.
+    """
+    xnumel = checked_int("xnumel", xnumel, minimum=1)
+    rnumel = checked_int("rnumel", rnumel, minimum=1)
+    num_load = checked_int("num_load", num_load, minimum=0)
+    num_reduction = checked_int("num_reduction", num_reduction, minimum=1)
+    elem_bytes = DTYPE_BYTES[canonical_dtype(dtype)]
+    if min_ptr_elem_bytes is not None:
+        elem_bytes = checked_int("min_ptr_elem_bytes", min_ptr_elem_bytes, minimum=1)
+    buffers = num_load + num_reduction + 1
+    anchor = shape_anchor(xnumel, rnumel, elem_bytes, buffers, params)
+    x_cap, r_cap = pow2_floor(xnumel), pow2_ceil(rnumel)
+    largest, onchip_elems = r_max(rnumel, elem_bytes, buffers, params)
+
+    pairs: set[tuple[int, int]] = set()
+    if anchor.regime == "hole":
+        pairs.update((x, r) for x in params.hole_x for r in params.hole_r)
+    elif anchor.regime == "small":
+        steps = (1, anchor.x // 4, anchor.x // 2, anchor.x, anchor.x * 2, anchor.x * 4)
+        pairs.update((x, r) for x in steps for r in (rnumel, r_cap))
+    else:
+        xs = (1, anchor.x // 2, anchor.x, min(anchor.x * 2, x_cap), x_cap)
+        rs = (anchor.r // 2, anchor.r, min(anchor.r * 2, largest))
+        pairs.update((x, r) for x in xs for r in rs)
+        # P* overestimates R0 where the output axis is short.
+        small = (anchor.r // 4, anchor.r // 8, *params.small_r)
+        pairs.update((anchor.x, r) for r in small if r < anchor.r and r <= largest)
+        # Winners with R0 = rnumel cannot be told from the others by shape.
+        if rnumel <= onchip_elems:
+            pairs.update((1 << e, rnumel) for e in range(min(x_cap, params.fill_max_x).bit_length()))
+        pairs.update(((x_cap, 2), (x_cap, min(rnumel, 8))))
+    kept = sorted((x, r) for x, r in pairs if 1 <= x <= x_cap and 1 <= r <= r_cap)
+    # A fixed grid of another hardware may lie wholly outside a small kernel.
+    return kept or [(1, min(r_cap, pow2_floor(max(params.p_wide, 1))))]

@@ -1,0 +1,104 @@
+"""The dense, legal space of a kernel on a hardware: what a full sweep would measure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tileguard.features.hardware import HardwareSpec
+from tileguard.features.kernels import ReductionKernel
+from tileguard.features.pow2 import is_pow2, pow2_ceil, pow2_floor
+from tileguard.features.tiles import SORT_KEY, ReductionTile
+
+Tiles = tuple[ReductionTile, ...]
+
+# TorchInductor's own limits (runtime/hints.py TRITON_MAX_BLOCK): XBLOCK must divide 4096, R0_BLOCK 65536 at most.
+TRITON_MAX_X = 4096
+TRITON_MAX_R0 = 65536
+
+
+def lattice(kernel: ReductionKernel, hardware: HardwareSpec) -> Tiles:
+    """Every tile worth measuring, sorted; never empty, every tile legal by `is_legal`."""
+    if hardware.kind == "nvidia":
+        return _triton_lattice(
+            pow2_ceil(kernel.xnumel), pow2_ceil(kernel.rnumel), kernel.persistent,
+            hardware.max_threads_per_block // hardware.warp_size, hardware.warp_size,
+        )  # fmt: skip
+    if hardware.kind == "cpu":
+        from .devices.cpu.budgets import cpu_tiles
+
+        return cpu_tiles(kernel)
+    return _ascend_lattice(pow2_floor(kernel.xnumel), kernel.rnumel, kernel.persistent)
+
+
+def is_legal(tile: ReductionTile, kernel: ReductionKernel, hardware: HardwareSpec) -> bool:
+    """Whether the compiler of this hardware can take the tile at all (a legal tile may still run out of resources).
+
+    Triton wants powers of two within its block limits; a persistent kernel fixes R0_BLOCK; a block has a warp at
+    least and the hardware's threads at most.
+    """
+    if kernel.persistent and tile.r0_block != persistent_r0(kernel, hardware):
+        return False
+    if hardware.kind == "nvidia":
+        most = hardware.max_threads_per_block // hardware.warp_size
+        return (
+            is_pow2(tile.xblock)
+            and is_pow2(tile.r0_block)
+            and tile.xblock <= TRITON_MAX_X
+            and tile.r0_block <= (pow2_ceil(kernel.rnumel) if kernel.persistent else TRITON_MAX_R0)
+            and tile.num_warps is not None
+            and is_pow2(tile.num_warps)
+            and tile.num_warps <= most
+            and tile.lowering is None
+        )
+    if hardware.kind == "cpu":
+        return tile.xblock <= kernel.xnumel and tile.r0_block <= kernel.rnumel and tile.num_warps is None
+    return tile.xblock <= pow2_floor(kernel.xnumel) and tile.r0_block <= pow2_ceil(kernel.rnumel)
+
+
+def persistent_r0(kernel: ReductionKernel, hardware: HardwareSpec) -> int:
+    """R0_BLOCK of a persistent kernel: the whole axis, a power of two where Triton's arange wants one."""
+    return kernel.rnumel if hardware.kind != "nvidia" else pow2_ceil(kernel.rnumel)
+
+
+def warp_counts(size: int, kernel: ReductionKernel, hardware: HardwareSpec) -> tuple[int, ...]:
+    """The warp counts worth measuring for a tile of `size` elements, ascending; may be empty."""
+    most = hardware.max_threads_per_block // hardware.warp_size
+    return tuple(sorted(_warp_counts(size, kernel.persistent, most, hardware.warp_size)))
+
+
+def _warp_counts(size: int, persistent: bool, max_warps: int, warp_size: int) -> set[int]:
+    per_thread = (2, 4, 8, 16, 32, 64) if persistent else (4, 8, 16, 32)
+    counts = {size // (warp_size * elements) for elements in per_thread}
+    if size <= 128:
+        counts.add(1)
+    return {count for count in counts if 1 <= count <= max_warps}
+
+
+@lru_cache(maxsize=1024)
+def _triton_lattice(x_ceil: int, r_ceil: int, persistent: bool, max_warps: int, warp_size: int) -> Tiles:
+    """Tiles of 64 to 16,384 elements (32,768 where persistent) with 4 to 32 elements a thread (2 to 64)."""
+    xs = [1 << e for e in range(10) if 1 << e <= x_ceil]
+    rs = [r_ceil] if persistent else [1 << e for e in range(2, 15) if 1 << e <= r_ceil] or [r_ceil]
+    tiles: set[ReductionTile] = set()
+    for x in xs:
+        for r in rs:
+            size = x * r
+            if persistent:
+                if size > 32768 and x > 1:
+                    continue
+            elif not (64 <= size <= 16384 or (x == 1 and size < 64)) or (x >= 256 and r > 16):
+                continue
+            tiles.update(ReductionTile(x, r, w) for w in _warp_counts(size, persistent, max_warps, warp_size))
+    # A kernel of one short row has no tile by those rules.
+    return tuple(sorted(tiles, key=SORT_KEY)) or (ReductionTile(1, r_ceil, max_warps if r_ceil > 4096 else 1),)
+
+
+@lru_cache(maxsize=1024)
+def _ascend_lattice(x_floor: int, rnumel: int, persistent: bool) -> Tiles:
+    """Powers of two on both axes and R0 = rnumel, up to 32,768 elements a tile (reduction RFC §3.1); no warps."""
+    xs = [1 << e for e in range(min(x_floor, 4096).bit_length())]
+    rs = {rnumel}
+    if not persistent:
+        rs |= {1 << e for e in range(1, 15) if 1 << e <= pow2_ceil(rnumel)}
+    tiles = [ReductionTile(x, r) for x in xs for r in sorted(rs) if x * r <= 32768 or x == 1]
+    return tuple(sorted(tiles, key=SORT_KEY))

@@ -1,0 +1,72 @@
+"""The manifest beside a model: what it was trained on, for which hardware, and the digest of its ONNX file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .guard import ModelRejected, Reason
+
+MANIFEST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Facts of a model that the guard checks before it listens, and that a reader needs to judge it.
+
+    ranges: per feature, the least and greatest value in training. calibration: per k, how many held-out kernels were
+    seen and on how many the model's k tiles lost over 5 % (`{"k", "kernels", "misses"}`). metrics: per split, per
+    selector. diversity: how `choose` picks the k tiles.
+    """
+
+    family: str
+    hardware: str
+    schema_version: int
+    schema_digest: str
+    feature_names: tuple[str, ...]
+    ranges: Mapping[str, tuple[float, float]]
+    onnx_sha256: str
+    diversity: float
+    corpora: Mapping[str, str]
+    command: str
+    seed: int
+    parameters: Mapping[str, Any]
+    libraries: Mapping[str, str]
+    metrics: Mapping[str, Any]
+    calibration: tuple[Mapping[str, int], ...]
+    mlflow_run_id: str | None
+    created: str
+    tileguard_version: str
+    manifest_version: int = field(default=MANIFEST_VERSION)
+
+    def to_json(self) -> str:
+        """Indented JSON with keys in field order."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+
+def parse_manifest(text: str) -> Manifest:
+    """The manifest in `text`; raises ModelRejected(unreadable) naming what is wrong."""
+    try:
+        raw = json.loads(text)
+    except ValueError as error:
+        raise ModelRejected(Reason.UNREADABLE, f"manifest is not JSON: {error}") from None
+    names = [f.name for f in dataclasses.fields(Manifest)]
+    missing = [name for name in names if not isinstance(raw, dict) or name not in raw]
+    if missing:
+        raise ModelRejected(Reason.UNREADABLE, f"manifest lacks {missing[0]}")
+    if raw["manifest_version"] != MANIFEST_VERSION:
+        raise ModelRejected(
+            Reason.SCHEMA_MISMATCH, f"manifest version {raw['manifest_version']!r}, this is {MANIFEST_VERSION}"
+        )
+    try:
+        values = {name: raw[name] for name in names}
+        values["feature_names"] = tuple(str(name) for name in raw["feature_names"])
+        values["ranges"] = {str(name): (float(low), float(high)) for name, (low, high) in raw["ranges"].items()}
+        values["calibration"] = tuple(dict(entry) for entry in raw["calibration"])
+        values["diversity"] = float(raw["diversity"])
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ModelRejected(Reason.UNREADABLE, f"manifest: {error}") from None
+    return Manifest(**values)

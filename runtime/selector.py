@@ -1,0 +1,163 @@
+"""Selector: the union of model, formula and host list. The superset guarantee lives here.
+
+For every kernel the set holds all that the formula proposes (as legal tiles of the hardware) and the whole of the
+host's list, whatever the model says or fails to say: the best time in the set is never above the best time in any
+of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tileguard import models
+from tileguard.features.errors import InvalidInput, checked_int
+from tileguard.features.hardware import HardwareSpec
+from tileguard.features.hardware import hardware as known_hardware
+from tileguard.features.kernels import ReductionKernel
+from tileguard.features.tiles import ReductionTile
+
+from .choose import choose
+from .fallback import formula_tiles
+from .guard import Guard, GuardPolicy, Ranker, Verdict
+from .lattice import lattice
+from .ranker import load_ranker
+
+DEFAULT_TOP_K = 8
+HOST, FORMULA, MODEL = "host", "formula", "model"
+PROPOSERS = (HOST, FORMULA, MODEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A tile, who proposed it (in the order of PROPOSERS), and its score where the model was trusted."""
+
+    tile: ReductionTile
+    proposers: tuple[str, ...]
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionTimes:
+    """Where one selection's time went, in µs: proposing (formula, lattice), scoring, all of it."""
+
+    propose_us: float
+    score_us: float
+    total_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSet:
+    """The tiles to compile, in order: the host's list as it stood, then by score where the model is trusted, then by
+    proposer; ties by tile. Equal inputs give equal sets on every process (times apart)."""
+
+    kernel: ReductionKernel
+    hardware: str
+    candidates: tuple[Candidate, ...]
+    verdict: Verdict
+    times: SelectionTimes
+
+    @property
+    def tiles(self) -> tuple[ReductionTile, ...]:
+        return tuple(candidate.tile for candidate in self.candidates)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the tiles in order: a changed set is a changed digest."""
+        return hashlib.sha256(repr([tile.sort_key for tile in self.tiles]).encode()).hexdigest()
+
+    def proposed_by(self, proposer: str) -> tuple[ReductionTile, ...]:
+        """The tiles that `proposer` put in, in the set's order."""
+        return tuple(c.tile for c in self.candidates if proposer in c.proposers)
+
+
+class Selector:
+    """Makes candidate sets for one hardware.
+
+    hardware: a HardwareSpec or a known name. model: "champion" (the shipped one), a directory, a Ranker, or None for
+    the fallbacks alone. A model that is missing, corrupt or foreign raises nothing: the verdict says so.
+    Raises InvalidInput for an unknown hardware or a top_k below 1.
+    """
+
+    def __init__(
+        self,
+        hardware: HardwareSpec | str,
+        *,
+        model: str | Path | Ranker | None = "champion",
+        top_k: int = DEFAULT_TOP_K,
+        policy: GuardPolicy | None = None,
+    ) -> None:
+        self.hardware = known_hardware(hardware) if isinstance(hardware, str) else hardware
+        self.top_k = checked_int("top_k", top_k, minimum=1)
+        spec = self.hardware
+        load: Callable[[], Ranker] | None
+        if model is None:
+            load = None
+        elif isinstance(model, str | Path):
+            directory = models.champion_path("reduction", spec.name) if model == "champion" else Path(model)
+            load = lambda: load_ranker(directory, spec)
+        else:
+            ranker = model
+            load = lambda: ranker
+        self.guard = Guard(load, spec, policy)
+
+    def select(
+        self,
+        kernel: ReductionKernel,
+        host_tiles: Sequence[ReductionTile] = (),
+        *,
+        space: Sequence[ReductionTile] | None = None,
+    ) -> CandidateSet:
+        """The candidate set of one kernel.
+
+        host_tiles: the compiler's own list, its default first; kept whole and first. space: the tiles that the model
+        may choose from; left out, the hardware's dense lattice.
+        """
+        if not isinstance(kernel, ReductionKernel):
+            raise InvalidInput("kernel", type(kernel).__name__, "a ReductionKernel")
+        started = time.perf_counter_ns()
+        formula = formula_tiles(kernel, self.hardware)
+        space = lattice(kernel, self.hardware) if space is None else space
+        pool = list(space)
+        position = {tile: i for i, tile in enumerate(pool)}
+        for tile in (*host_tiles, *formula):
+            if tile not in position:
+                position[tile] = len(pool)
+                pool.append(tile)
+        proposed = time.perf_counter_ns()
+        verdict, scores = self.guard.ask(kernel, pool)
+        scored = time.perf_counter_ns()
+
+        proposers: dict[ReductionTile, list[str]] = {tile: [HOST] for tile in host_tiles}
+        if not verdict.trusted and self.hardware.has_warps:
+            # An unsure model costs compiles, never a worse winner: the formula then stands with every warp count.
+            formula = formula_tiles(kernel, self.hardware, all_warps=True)
+        for tile in formula:
+            proposers.setdefault(tile, []).append(FORMULA)
+        if scores is not None:
+            for index in self._chosen(scores[: len(space)], space):
+                proposers.setdefault(space[index], []).append(MODEL)
+        trusted = scores if verdict.trusted else None
+        score_of = {tile: float(trusted[position[tile]]) for tile in proposers} if trusted is not None else {}
+        rank = {tile: position for position, tile in enumerate(dict.fromkeys(host_tiles))}
+
+        def order(tile: ReductionTile) -> tuple[float, float, int, tuple[int, int, int, int, str]]:
+            who = PROPOSERS.index(proposers[tile][0])
+            return (rank.get(tile, len(rank)), -score_of.get(tile, 0.0), who, tile.sort_key)
+
+        candidates = tuple(
+            Candidate(tile, tuple(proposers[tile]), score_of.get(tile)) for tile in sorted(proposers, key=order)
+        )
+        ended = time.perf_counter_ns()
+        times = SelectionTimes((proposed - started) / 1e3, (scored - proposed) / 1e3, (ended - started) / 1e3)
+        return CandidateSet(kernel, self.hardware.name, candidates, verdict, times)
+
+    def _chosen(self, scores: npt.NDArray[np.float64], space: Sequence[ReductionTile]) -> tuple[int, ...]:
+        ranker = self.guard.ranker
+        return choose(scores, space, self.top_k, diversity=ranker.manifest.diversity if ranker else 0.0)
