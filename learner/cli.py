@@ -1,0 +1,249 @@
+"""Commands of the training side: corpus, train, evaluate, compare, collect, demo. Imported by the `tileguard` script."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tileguard.features.errors import InvalidInput
+from tileguard.features.hardware import HardwareSpec
+from tileguard.features.hardware import hardware as known_hardware
+from tileguard.runtime.cli import JSON_VERSION, Json, app, console, print_json
+
+corpus_app = typer.Typer(no_args_is_help=True, help="Dense measurements: import, look at, validate.")
+app.add_typer(corpus_app, name="corpus")
+
+Corpora = Annotated[list[Path], typer.Argument(help="Corpora: .parquet, or raw sweeps .jsonl, .jsonl.xz.")]
+HardwareOption = Annotated[
+    str | None, typer.Option("--hardware", help="What it was measured on; a Parquet corpus says it itself.")
+]
+__all__ = ["app"]
+
+StoreOption = Annotated[
+    str | None, typer.Option("--store", help="MLflow: a folder (SQLite inside) or a tracking URI. Default: out/mlflow.")
+]
+
+
+@corpus_app.command("import")
+def corpus_import(
+    source: Annotated[Path, typer.Argument(help="A raw sweep, .jsonl or .jsonl.xz.")],
+    out: Annotated[Path, typer.Argument(help="The Parquet corpus to write.")],
+    hardware: Annotated[str, typer.Option(help="The hardware that the sweep was measured on.")],
+) -> None:
+    """Convert a raw sweep into a validated Parquet corpus."""
+    from .corpus import read_corpus, write_corpus
+    from .sweep_import import read_sweep
+
+    if out.suffix != ".parquet":
+        raise InvalidInput("out", str(out), "a file ending in .parquet")
+    known_hardware(hardware)
+    if not source.is_file():
+        raise InvalidInput("source", str(source), "an existing .jsonl or .jsonl.xz file")
+    write_corpus(read_sweep(source, hardware=hardware), out)
+    corpus = read_corpus(out)
+    console().print(f"{out}: {len(corpus.sweeps)} kernels, {corpus.n_rows} tiles, digest {corpus.digest[:12]}…")
+
+
+@corpus_app.command("validate")
+def corpus_validate(corpora: Corpora, hardware: HardwareOption = None) -> None:
+    """Check corpora; the first fault is named with its row and column, and the exit status is 2."""
+    from .corpus import read_corpus
+
+    for path in corpora:
+        corpus = read_corpus(path, hardware=hardware)
+        console().print(f"{path}: valid, {len(corpus.sweeps)} kernels, {corpus.n_rows} tiles")
+
+
+@corpus_app.command("info")
+def corpus_info(corpora: Corpora, hardware: HardwareOption = None, as_json: Json = False) -> None:
+    """Kernels, tiles, families, hardware and the spread between best and worst tile."""
+    from .corpus_info import corpus_facts, corpus_table
+
+    facts = corpus_facts(corpora, hardware=hardware)
+    if as_json:
+        print_json({"version": JSON_VERSION, "corpora": facts})
+        return
+    for entry in facts:
+        console().print(corpus_table(entry))
+
+
+@app.command("evaluate")
+def evaluate_command(
+    corpora: Corpora,
+    hardware: HardwareOption = None,
+    model: Annotated[str, typer.Option(help="champion (the shipped one), a model's folder, or none.")] = "champion",
+    top_k: Annotated[str, typer.Option(help="Numbers of tiles the model may add, comma-separated.")] = "4,8,12",
+    as_json: Json = False,
+) -> None:
+    """Judge every selector on dense measurements: loss tiers against the dense best, tiles compiled, superset checks."""
+    from .corpus import read_corpora
+    from .evaluate import evaluate
+    from .tables import evaluation_notes, selector_table
+
+    corpus = read_corpora(corpora, hardware=hardware)
+    spec = corpus_hardware(corpus, hardware)
+    evaluation = evaluate(corpus, spec, load_model(model, spec), ks=parse_ks(top_k))
+    if as_json:
+        print_json({"version": JSON_VERSION, **evaluation.to_json()})
+        return
+    title = f"{len(corpus.sweeps)} kernels on {spec.name}; best time in the set ÷ dense best; model: {model}"
+    console().print(selector_table(evaluation, title=title))
+    for note in evaluation_notes(evaluation):
+        console().print(note)
+
+
+@app.command("compare")
+def compare_command(
+    model_a: Annotated[str, typer.Argument(help="champion, or a model's folder.")],
+    model_b: Annotated[str, typer.Argument(help="champion, or a model's folder.")],
+    corpora: Corpora,
+    hardware: HardwareOption = None,
+    top_k: Annotated[int, typer.Option(help="Tiles that each model picks.")] = 8,
+    as_json: Json = False,
+) -> None:
+    """Two models side by side: by tier, by regime, and the kernels where they differ most."""
+    from .corpus import read_corpora
+    from .evaluate import evaluate
+    from .tables import compare_tables, differences
+
+    corpus = read_corpora(corpora, hardware=hardware)
+    spec = corpus_hardware(corpus, hardware)
+    one, other = (evaluate(corpus, spec, load_model(name, spec), ks=[top_k]) for name in (model_a, model_b))
+    selectors = (f"model@{top_k}", f"union@{top_k}")
+    if as_json:
+        print_json(
+            {
+                "version": JSON_VERSION, "kernels": len(corpus.sweeps), "a": model_a, "b": model_b,
+                "selectors": {s: {"a": one.summary(s), "b": other.summary(s)} for s in selectors},
+                "differences": differences(one, other, selectors[0]),
+            }
+        )  # fmt: skip
+        return
+    for table in compare_tables(one, other, (f"A {model_a}", f"B {model_b}"), selectors[0]):
+        console().print(table)
+
+
+@app.command("train")
+def train_command(
+    corpora: Corpora,
+    out: Annotated[Path, typer.Option(help="Folder to write: the model, and figures beside it.")],
+    hardware: HardwareOption = None,
+    store: StoreOption = None,
+    seed: Annotated[int, typer.Option(help="Same corpus, seed and libraries: same model, byte for byte.")] = 0,
+    rounds: Annotated[int | None, typer.Option(help="Trees; more rank better and score slower.")] = None,
+    folds: Annotated[int, typer.Option(help="Folds of workload families.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Train a ranker: cross-validate by workload family, fit, export to ONNX, verify, record in MLflow."""
+    from .corpus import read_corpora
+    from .recorded import train_and_record
+    from .tables import evaluation_notes, selector_table
+    from .train import TrainConfig
+
+    corpus = read_corpora(corpora, hardware=hardware)
+    spec = corpus_hardware(corpus, hardware)
+    config = TrainConfig(seed=seed, folds=folds)
+    if rounds is not None:
+        config = dataclasses.replace(config, rounds=rounds)
+    command = " ".join(["tileguard", "train", *(f"corpora/{p.name}" for p in corpora), *_flags(seed, rounds, folds)])
+    console_ = console()
+    step = (lambda text: None) if as_json else (lambda text: console_.print(f"[dim]{text} …[/dim]"))
+    result = train_and_record(corpus, spec, config, out=out, store=store, command=command, on_step=step)
+    if as_json:
+        print_json({"version": JSON_VERSION, **result.to_json()})
+        return
+    evaluation = result.trained.held_out.evaluation
+    title = f"{len(corpus.sweeps)} kernels on {spec.name}, each judged by a model that saw none of its family"
+    console_.print(selector_table(evaluation, title=title))
+    for note in evaluation_notes(evaluation):
+        console_.print(note)
+    console_.print(f"model {result.model_dir}; figures {result.figures_dir}; {result.where}")
+
+
+def _flags(seed: int, rounds: int | None, folds: int) -> list[str]:
+    flags = ["--seed", str(seed), "--folds", str(folds)]
+    return flags if rounds is None else [*flags, "--rounds", str(rounds)]
+
+
+@app.command("collect")
+def collect_command(
+    out: Annotated[Path, typer.Option(help="The Parquet corpus to write, or to go on with.")],
+    device: Annotated[str, typer.Option(help="cpu: compiled by LLVM, timed on this machine.")] = "cpu",
+    workloads: Annotated[Path | None, typer.Option(help="JSON list of {op, xnumel, rnumel, dtype, inner}.")] = None,
+    count: Annotated[int, typer.Option(help="How many generated kernels, without --workloads.")] = 60,
+    seed: Annotated[int, typer.Option(help="Of the generated kernels.")] = 0,
+    budget: Annotated[float | None, typer.Option(help="Seconds; it stops after the kernel in work.")] = None,
+) -> None:
+    """Sweep kernels' whole lattices into a corpus. Kill it at any moment and run it again: it goes on where it was."""
+    from tileguard.runtime.devices.cpu import CpuDevice
+
+    from .progress import collect_with_progress
+    from .workloads import cpu_workloads, parse_workloads
+
+    if device != "cpu":
+        raise InvalidInput("device", device, "cpu")
+    chosen = parse_workloads(workloads) if workloads is not None else cpu_workloads(count, seed)
+    target = CpuDevice()
+    try:
+        summary = collect_with_progress(chosen, target, out, budget_s=budget, console=console())
+    finally:
+        target.close()
+    console().print(
+        f"{summary.out}: {summary.swept} kernels swept, {summary.known} known before, {summary.left} left; "
+        f"{summary.tiles_ok} tiles timed, {summary.tiles_failed} failed; {summary.seconds:.0f} s"
+    )
+    for name in summary.hopeless:
+        console().print(f"no tile works: {name}")
+
+
+@app.command("demo")
+def demo_command(
+    out: Annotated[Path, typer.Option(help="Folder for everything the demo writes.")] = Path("out/demo"),
+) -> None:
+    """Train on the shipped H200 corpus with families held out, verify the export, then tune four CPU kernels for real."""
+    from .demo import run_demo
+
+    run_demo(out, console())
+
+
+def corpus_hardware(corpus: Any, asked: str | None) -> HardwareSpec:
+    """The one hardware of a corpus; `asked`, where given, must be it."""
+    names = sorted({sweep.hardware for sweep in corpus.sweeps})
+    if asked is not None:
+        known = known_hardware(asked)
+        if names != [known.name]:
+            raise InvalidInput("hardware", asked, f"what the corpus was measured on: {', '.join(names)}")
+        return known
+    if len(names) > 1:
+        raise InvalidInput("hardware", ", ".join(names), "corpora of one hardware")
+    return known_hardware(names[0])
+
+
+def load_model(text: str, spec: HardwareSpec) -> Any:
+    """`--model` for evaluate and compare: a Model, or None for `none`; a model that is refused is an error here."""
+    from tileguard import models
+    from tileguard.runtime.guard import ModelRejected, check_fit
+    from tileguard.runtime.ranker import load_ranker
+
+    from .pipeline import champion_model
+
+    if text == "none":
+        return None
+    directory = models.champion_path("reduction", spec.name) if text == "champion" else Path(text)
+    ranker = load_ranker(directory, spec)
+    try:
+        check_fit(ranker.manifest, family="reduction", hardware=spec)
+    except ModelRejected as error:
+        raise InvalidInput("model", text, str(error)) from None
+    return champion_model(ranker, spec)
+
+
+def parse_ks(text: str) -> list[int]:
+    """`4,8,12` -> [4, 8, 12]."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) >= 1 for part in parts):
+        raise InvalidInput("top-k", text, "positive integers, comma-separated")
+    return sorted({int(part) for part in parts})

@@ -1,0 +1,80 @@
+"""What is in a corpus, for people and for `--json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from tileguard.features.anchor import regime
+
+from .corpus import KernelSweep, read_corpus
+
+
+def corpus_facts(paths: Sequence[Path], *, hardware: str | None) -> list[dict[str, Any]]:
+    """One object a corpus: size, digest, hardware, families, statuses, spread of worst over best tile."""
+    return [_facts(path, hardware) for path in paths]
+
+
+def corpus_table(facts: dict[str, Any]) -> Table:
+    """The facts of one corpus, families last."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=facts["path"], title_justify="left", show_header=False)
+    table.add_column("fact")
+    table.add_column("value", overflow="fold")
+    spread = facts["spread"]
+    rows = {
+        "kernels": f"{facts['kernels']} in {len(facts['families'])} families",
+        "tiles": f"{facts['tiles']}, {facts['tiles'] / facts['kernels']:.1f} a kernel",
+        "hardware": ", ".join(facts["hardware"]),
+        "digest": facts["digest"],
+        "status": _counts(facts["statuses"]),
+        "regimes of rnumel": _counts(facts["regimes"]),
+        "dtypes": _counts(facts["dtypes"]),
+        "worst ÷ best tile": f"median {spread['median']:.1f}, p95 {spread['p95']:.0f}, most {spread['max']:.0f}",
+        "best tile": f"{facts['best_us']['min']:.2f} to {facts['best_us']['max']:.0f} µs",
+        "compile": f"median {facts['compile_ms_median']:.0f} ms a tile",
+        "families": _counts(facts["families"]),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _facts(path: Path, hardware: str | None) -> dict[str, Any]:
+    corpus = read_corpus(path, hardware=hardware)
+    sweeps = corpus.sweeps
+    spread = np.array([_spread(sweep) for sweep in sweeps])
+    best = [sweep.best_us for sweep in sweeps]
+    return {
+        "path": str(path),
+        "digest": corpus.digest,
+        "kernels": len(sweeps),
+        "tiles": corpus.n_rows,
+        "hardware": sorted({sweep.hardware for sweep in sweeps}),
+        "families": _sorted(Counter(corpus.families)),
+        "regimes": _sorted(Counter(regime(sweep.kernel.rnumel) for sweep in sweeps)),
+        "dtypes": _sorted(Counter(sweep.kernel.dtype for sweep in sweeps)),
+        "statuses": _sorted(Counter(status for sweep in sweeps for status in sweep.status)),
+        "spread": {
+            "median": float(np.median(spread)), "p95": float(np.percentile(spread, 95)), "max": float(spread.max())
+        },
+        "best_us": {"min": min(best), "max": max(best)},
+        "compile_ms_median": float(np.nanmedian(np.concatenate([sweep.compile_ms for sweep in sweeps]))),
+    }  # fmt: skip
+
+
+def _spread(sweep: KernelSweep) -> float:
+    return float(np.nanmax(sweep.us) / sweep.best_us)
+
+
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -1,0 +1,165 @@
+"""`tileguard demo`: the whole job on real measurements, in minutes.
+
+First the H200 corpus that ships with the package: train with workload families held out, judge every selector, export,
+verify. Then this machine's CPU: sweep a few small kernels, train on them, and tune four reductions that the model has
+not seen, for real; each is swept densely too, so that the union's winner can be set against the dense best.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tileguard import models
+from tileguard.features.errors import TileguardError
+from tileguard.features.hardware import hardware
+from tileguard.features.kernels import ReductionKernel
+from tileguard.features.tiles import ReductionTile
+from tileguard.runtime.devices.base import Device
+from tileguard.runtime.devices.cpu import CpuDevice
+from tileguard.runtime.ranker import load_ranker
+from tileguard.runtime.selector import Selector
+from tileguard.runtime.tuner import TuningResult, tune
+from tileguard.runtime.winners import Winners
+
+from .collect import collect
+from .corpus import Corpus, read_corpus
+from .pipeline import fit_ranker
+from .progress import collect_with_progress
+from .recorded import train_and_record
+from .tables import evaluation_notes, selector_table
+from .train import TrainConfig
+from .workloads import Workload, cpu_workload, cpu_workloads
+
+H200_CORPUS = models.ROOT.parent / "corpora" / "h200-reduction-ops.parquet"
+
+TUNED: tuple[Workload, ...] = (
+    cpu_workload("sum", 3000, 500, "fp32"),
+    cpu_workload("softmax", 384, 1000, "fp32"),
+    cpu_workload("layernorm", 512, 768, "bf16"),
+    cpu_workload("max", 4096, 203, "fp32", inner=False),
+)
+"""The four reductions that the demo tunes; no kernel of the training sweep has their shapes."""
+
+TRAINING_KERNELS = 40
+TRAINING_BUDGET_S = 55.0
+REMEASURED = 3
+CPU_CONFIG = TrainConfig(rounds=60, num_leaves=15, folds=3)
+"""Smaller than the GPU's: a minute of sweeping gives a few thousand tiles."""
+
+
+@dataclass(frozen=True, eq=False)
+class TunedKernel:
+    """One tuned reduction against the dense best: ratio is the winner's time ÷ the dense best's, both timed side by
+    side, median of `REMEASURED` rounds."""
+
+    workload: Workload
+    result: TuningResult
+    dense_tiles: int
+    dense_best: ReductionTile
+    ratio: float
+    spread: float
+
+
+def run_demo(out: Path, console: Console) -> None:
+    """Run it all; everything is written under `out`."""
+    started = time.perf_counter()
+    console.rule("[bold]1. H200: train on measured reductions, whole workload families held out")
+    corpus = read_corpus(H200_CORPUS)
+    spec = hardware("h200")
+    trained = train_and_record(
+        corpus, spec, TrainConfig(), out=out / "h200", store=out / "mlflow",
+        command="tileguard demo", on_step=lambda text: console.print(f"[dim]{text} …[/dim]"),
+    )  # fmt: skip
+    evaluation = trained.trained.held_out.evaluation
+    console.print(selector_table(evaluation, title=f"{len(corpus.sweeps)} kernels, best time in the set ÷ dense best"))
+    for note in evaluation_notes(evaluation):
+        console.print(note)
+    parity = trained.trained.manifest.metrics["parity"]
+    ranker = load_ranker(trained.model_dir, spec)
+    console.print(
+        f"exported {len(trained.trained.onnx) / 1e3:.0f} kB of ONNX; digest checked, scores equal to LightGBM's on "
+        f"{parity['rows']} rows ({parity['unequal']} differ)"
+    )
+    kernel = ReductionKernel(2048, 768, "fp32", num_load=6, num_reduction=2)
+    chosen = Selector(spec, model=ranker).select(kernel)
+    console.print(
+        f"2048 × 768 fp32: {len(chosen.candidates)} candidates, verdict {chosen.verdict}, best ranked "
+        + ", ".join(str(tile) for tile in chosen.tiles[:3])
+    )
+
+    console.rule("[bold]2. This machine's CPU: sweep, train, tune four unseen reductions")
+    device = CpuDevice()
+    try:
+        tuned = tune_on_cpu(device, out / "cpu", console)
+    finally:
+        device.close()
+    console.print(tuned_table(tuned))
+    within = sum(kernel.ratio <= 1.05 for kernel in tuned)
+    console.print(f"the union's winner is within 5 % of the dense best on {within} of {len(tuned)}")
+
+    console.rule("[bold]3. Where things are")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("model", str(trained.model_dir))
+    table.add_row("figures", str(trained.figures_dir))
+    table.add_row("CPU corpus, winners", f"{out / 'cpu'}")
+    table.add_row("MLflow", f"{trained.store.uri}; run {trained.logged.run_id}")
+    table.add_row("", f"look at it: mlflow ui --backend-store-uri {trained.store.uri}")
+    table.add_row("took", f"{time.perf_counter() - started:.0f} s")
+    console.print(table)
+
+
+def tune_on_cpu(device: Device, out: Path, console: Console) -> list[TunedKernel]:
+    """Sweep small kernels, train on them, then tune TUNED and measure them densely beside."""
+    taken = {(w.kernel.xnumel, w.kernel.rnumel) for w in TUNED}
+    training = tuple(
+        w for w in cpu_workloads(TRAINING_KERNELS, seed=7) if (w.kernel.xnumel, w.kernel.rnumel) not in taken
+    )
+    collect_with_progress(training, device, out / "training.parquet", budget_s=TRAINING_BUDGET_S, console=console)
+    corpus = read_corpus(out / "training.parquet")
+    known = {w.workload for w in training}
+    corpus = corpus.subset(i for i, sweep in enumerate(corpus.sweeps) if sweep.workload in known)
+    selector = Selector(device.hardware, model=fit_ranker(corpus, device.hardware, CPU_CONFIG))
+    console.print(
+        f"trained on {len(corpus.sweeps)} kernels, {corpus.n_rows} tiles; now tuning {len(TUNED)} reductions, and "
+        "sweeping them densely to know the best there is"
+    )
+    winners = Winners(out / "winners.sqlite")
+    results = [tune(w.kernel, device, selector, winners=winners) for w in TUNED]
+    collect(TUNED, device, out / "tuned.parquet")
+    dense = read_corpus(out / "tuned.parquet")
+    return [_against_dense(w, result, dense, device) for w, result in zip(TUNED, results, strict=True)]
+
+
+def _against_dense(workload: Workload, result: TuningResult, dense: Corpus, device: Device) -> TunedKernel:
+    """The winner and the dense best once more, side by side: times of two separate runs do not compare."""
+    found = [sweep for sweep in dense.sweeps if sweep.workload == workload.workload]
+    if not found:
+        raise TileguardError(f"the dense sweep of {workload.workload} has no tile that works")
+    sweep = found[0]
+    best = sweep.tiles[int(sweep.slowdown.argmin())]
+    pair = [device.compile(workload.kernel, tile) for tile in (result.winner.tile, best)]
+    rounds = [device.bench(pair) for _ in range(REMEASURED)]
+    ratio = 1.0 if result.winner.tile == best else statistics.median(winner.us / top.us for winner, top in rounds)
+    finite = sweep.slowdown[sweep.slowdown < float("inf")]
+    return TunedKernel(workload, result, len(sweep.tiles), best, ratio, float(finite.max()))
+
+
+def tuned_table(tuned: list[TunedKernel]) -> Table:
+    """What was tuned, with how many compiles, and how near the dense best it came."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("kernel", "compiled", "of", "winner", "proposed by", "µs", "dense best", "÷ dense best", "worst tile"):
+        table.add_column(name, justify="left" if name in ("kernel", "winner", "proposed by", "dense best") else "right")
+    for t in tuned:
+        compiled = "0 (stored)" if t.result.from_store else str(len(t.result.candidates))
+        table.add_row(
+            t.workload.workload, compiled, str(t.dense_tiles), str(t.result.winner.tile), ", ".join(t.result.proposers),
+            f"{t.result.winner.us:.1f}", str(t.dense_best), f"{t.ratio:.3f}", f"{t.spread:.0f}×",
+        )  # fmt: skip
+    return table

@@ -1,0 +1,230 @@
+"""Candidate-set quality: loss tiers, snap-eval, regret@k, superset checks, against every baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tileguard.features.anchor import regime
+from tileguard.features.hardware import HardwareSpec
+from tileguard.features.kernels import ReductionKernel
+from tileguard.features.tiles import ReductionTile
+from tileguard.runtime.choose import choose
+from tileguard.runtime.fallback import formula_tiles
+from tileguard.runtime.guard import Reason
+from tileguard.runtime.selector import Selector
+
+from . import baselines
+from .baselines import Candidates, measured
+from .corpus import Corpus, KernelSweep
+
+LOSSLESS, MINOR, SEVERE = 1.05, 1.10, 1.30
+"""Edges of the loss tiers, as best time in the set ÷ dense best (reduction RFC §3.3)."""
+
+NOISE = 1.02
+"""A loss between two selectors counts from 2 % on: below it, near-best tiles swap between two runs."""
+
+CURVE_K = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
+"""Where the regret@k curve is drawn."""
+
+
+class Scorer(Protocol):
+    def score(self, kernel: ReductionKernel, tiles: Sequence[ReductionTile]) -> npt.NDArray[np.float64]:
+        """float64[n], higher is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is asked for each sweep: the scorer (of its fold, or the champion), how its k tiles are picked, and the
+    selector that unites them with the rest."""
+
+    scorer_of: Callable[[int], Scorer]
+    selector_of: Callable[[int, int], Selector]
+    diversity: float
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Per selector, one candidate set and one slowdown a kernel, in the corpus's order."""
+
+    corpus: Corpus
+    sets: Mapping[str, tuple[Candidates, ...]]
+    superset_violations: int
+    verdicts: Mapping[str, int]
+
+    def slowdown(self, selector: str) -> npt.NDArray[np.float64]:
+        """float64[kernels]: best time in the set ÷ dense best; +inf for a set without a measured tile."""
+        pairs = zip(self.corpus.sweeps, self.sets[selector], strict=True)
+        return np.array([set_slowdown(sweep, candidates) for sweep, candidates in pairs])
+
+    def summary(self, selector: str, indices: Sequence[int] | None = None) -> dict[str, Any]:
+        """The measures of design §4 for one selector, over all kernels or those at `indices`."""
+        where = list(range(len(self.corpus.sweeps))) if indices is None else list(indices)
+        sweeps = [self.corpus.sweeps[i] for i in where]
+        sets = [self.sets[selector][i] for i in where]
+        slowdown = self.slowdown(selector)[where]
+        n_pred = np.array([len(candidates) for candidates in sets])
+        chosen = sum(sweep.best_us * s for sweep, s in zip(sweeps, slowdown, strict=True))
+        return {
+            **tiers(slowdown),
+            "geomean": float(np.exp(np.log(slowdown).mean())),
+            "p5": float(np.percentile(1 / slowdown, 5)),
+            "p95": float(np.percentile(slowdown, 95, method="higher")),
+            "worst": float(slowdown.max()),
+            "time_weighted": float(chosen / sum(sweep.best_us for sweep in sweeps)),
+            "n_pred_mean": float(n_pred.mean()),
+            "n_pred_p95": float(np.percentile(n_pred, 95)),
+            "snap1": snap(sweeps, sets, slowdown, factor=1.0),
+            "snap2": snap(sweeps, sets, slowdown, factor=2.0),
+        }
+
+    def loses(self, selector: str, other: str) -> float:
+        """Share of kernels on which `selector` is over 2 % slower than `other`."""
+        return float((self.slowdown(selector) > NOISE * self.slowdown(other)).mean())
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `tileguard evaluate --json` prints (design §6)."""
+        models = [name for name in self.sets if name.startswith("model@")]
+        return {
+            "kernels": len(self.corpus.sweeps),
+            "superset_violations": self.superset_violations,
+            "verdicts": dict(self.verdicts),
+            "selectors": {name: self.summary(name) for name in self.sets},
+            "model_loses": {
+                name: {other: self.loses(name, other) for other in ("formula", "host_default") if other in self.sets}
+                for name in models
+            },
+        }
+
+
+def evaluate(
+    corpus: Corpus, hardware: HardwareSpec, model: Model | None, *, ks: Sequence[int] = (4, 8, 12)
+) -> Evaluation:
+    """Judge every baseline and, with a model, model@k and union@k for each k.
+
+    union@k is what the Selector really returns, with the host's default list; the model chooses among the tiles that
+    the sweep measured. A superset violation is a kernel whose union lacks a measured tile of one of its parts.
+    """
+    sweeps = corpus.sweeps
+    sets: dict[str, tuple[Candidates, ...]] = {}
+    for name, select in baseline_selectors(hardware).items():
+        if name.startswith("host") and not any(sweep.host_default or sweep.host_max_autotune for sweep in sweeps):
+            continue  # a device that generates its own kernels has no host list to beat
+        sets[name] = tuple(select(sweep) for sweep in sweeps)
+    violations = 0
+    verdicts: dict[str, int] = {}
+    if model is not None:
+        scores = [model.scorer_of(i).score(sweep.kernel, sweep.tiles) for i, sweep in enumerate(sweeps)]
+        for k in ks:
+            alone = tuple(
+                choose(s, sweep.tiles, k, diversity=model.diversity) for s, sweep in zip(scores, sweeps, strict=True)
+            )
+            unions = []
+            for i, sweep in enumerate(sweeps):
+                host = tuple(sweep.tiles[j] for j in sweep.host_default)
+                result = model.selector_of(i, k).select(sweep.kernel, host, space=sweep.tiles)
+                verdicts[result.verdict.reason] = verdicts.get(result.verdict.reason, 0) + 1
+                unions.append(measured(sweep, result.tiles))
+                parts = {*host, *formula_tiles(sweep.kernel, hardware)}
+                if result.verdict.reason in (Reason.TRUST, Reason.OUT_OF_RANGE):
+                    parts |= {sweep.tiles[j] for j in alone[i]}
+                violations += not parts <= set(result.tiles)
+            sets[f"model@{k}"] = alone
+            sets[f"union@{k}"] = tuple(unions)
+    return Evaluation(corpus, sets, violations, verdicts)
+
+
+def baseline_selectors(hardware: HardwareSpec) -> dict[str, Callable[[KernelSweep], Candidates]]:
+    """Every selector that needs no model, by the name that the tables use."""
+    formulas = {"formula": baselines.formula(hardware, all_warps=False)}
+    if hardware.has_warps:
+        formulas["formula_all_warps"] = baselines.formula(hardware, all_warps=True)
+    return {
+        "dense": baselines.dense,
+        "host_default": baselines.host_default,
+        "host_max_autotune": baselines.host_max_autotune,
+        "host_coordinate_descent": baselines.host_coordinate_descent,
+        **formulas,
+    }
+
+
+def curve(corpus: Corpus, model: Model, ks: Sequence[int] = CURVE_K) -> dict[int, npt.NDArray[np.float64]]:
+    """regret@k: for each k, float64[kernels], best of the model's k tiles ÷ dense best."""
+    scores = [model.scorer_of(i).score(sweep.kernel, sweep.tiles) for i, sweep in enumerate(corpus.sweeps)]
+    # `choose` is greedy: its first k of more are its k.
+    orders = [
+        choose(s, sweep.tiles, max(ks), diversity=model.diversity)
+        for s, sweep in zip(scores, corpus.sweeps, strict=True)
+    ]
+    return {
+        k: np.array([set_slowdown(sweep, order[:k]) for sweep, order in zip(corpus.sweeps, orders, strict=True)])
+        for k in ks
+    }
+
+
+def set_slowdown(sweep: KernelSweep, candidates: Candidates) -> float:
+    """Best time in the set ÷ dense best; +inf for an empty set."""
+    return min((float(sweep.slowdown[i]) for i in candidates), default=float("inf"))
+
+
+def tiers(slowdown: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Shares of kernels: lossless (at most 5 % over the dense best), loss_5_10, loss_10_30, severe (over 30 %)."""
+    return {
+        "lossless": float((slowdown <= LOSSLESS).mean()),
+        "loss_5_10": float(((slowdown > LOSSLESS) & (slowdown <= MINOR)).mean()),
+        "loss_10_30": float(((slowdown > MINOR) & (slowdown <= SEVERE)).mean()),
+        "severe": float((slowdown > SEVERE).mean()),
+    }
+
+
+def snap(
+    sweeps: Sequence[KernelSweep],
+    sets: Sequence[Candidates],
+    slowdown: npt.NDArray[np.float64],
+    *,
+    factor: float,
+) -> dict[str, float]:
+    """The RFC's snap-eval (§3.3, §4): `hit` is the share of kernels whose set holds the winner (factor 1: that very
+    tile; factor 2: a tile within twice or half of it in both block sizes). A hit counts as the winner's own time, a
+    miss as the measured slowdown."""
+    hits = np.array([_hits(sweep, candidates, factor) for sweep, candidates in zip(sweeps, sets, strict=True)])
+    return {"hit": float(hits.mean()), **tiers(np.where(hits, 1.0, slowdown))}
+
+
+def _hits(sweep: KernelSweep, candidates: Candidates, factor: float) -> bool:
+    best = int(np.argmin(sweep.slowdown))
+    if factor <= 1.0:
+        return best in candidates
+    winner = sweep.tiles[best]
+    return any(
+        max(tile.xblock, winner.xblock) <= factor * min(tile.xblock, winner.xblock)
+        and max(tile.r0_block, winner.r0_block) <= factor * min(tile.r0_block, winner.r0_block)
+        for tile in (sweep.tiles[i] for i in candidates)
+    )
+
+
+def by_regime(evaluation: Evaluation, selector: str) -> dict[str, dict[str, Any]]:
+    """The summary of one selector per regime of rnumel (small, mid, hole), with the number of kernels."""
+    groups: dict[str, list[int]] = {"small": [], "mid": [], "hole": []}
+    for i, sweep in enumerate(evaluation.corpus.sweeps):
+        groups[regime(sweep.kernel.rnumel)].append(i)
+    return {
+        name: {"kernels": len(indices), **evaluation.summary(selector, indices)}
+        for name, indices in groups.items()
+        if indices
+    }
+
+
+def by_family(evaluation: Evaluation, selector: str) -> dict[str, dict[str, Any]]:
+    """The summary of one selector per workload family, with the number of kernels."""
+    groups: dict[str, list[int]] = {}
+    for i, family in enumerate(evaluation.corpus.families):
+        groups.setdefault(family, []).append(i)
+    return {
+        name: {"kernels": len(indices), **evaluation.summary(selector, indices)}
+        for name, indices in sorted(groups.items())
+    }

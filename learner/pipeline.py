@@ -1,0 +1,211 @@
+"""The whole training: cross-validate, fit, export, verify, write the model's folder, record it in MLflow."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tileguard import __version__
+from tileguard.features.errors import TileguardError
+from tileguard.features.hardware import HardwareSpec
+from tileguard.features.reduction import REDUCTION_SCHEMA
+from tileguard.runtime.manifest import Manifest
+from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE, OnnxRanker
+from tileguard.runtime.selector import Selector
+
+from .card import model_card
+from .corpus import Corpus
+from .evaluate import LOSSLESS, Evaluation, Model, by_family, by_regime, curve, evaluate
+from .export import check_parity, export_onnx, parity_rows
+from .train import (
+    BoosterRanker,
+    Fold,
+    TrainConfig,
+    cross_validate,
+    design_matrix,
+    feature_ranges,
+    fit,
+    library_versions,
+)
+
+CARD_FILE = "card.md"
+EVALUATED_K = (1, 4, 8, 12)
+
+
+class ParityError(TileguardError):
+    """The exported graph does not score every row as LightGBM does; nothing was written."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Cross-validation over families: the folds, every kernel judged by the fold that did not see it, the curve."""
+
+    folds: tuple[Fold, ...]
+    evaluation: Evaluation
+    model: Model
+    curve: dict[int, np.ndarray[Any, np.dtype[np.float64]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A finished training."""
+
+    config: TrainConfig
+    held_out: HeldOut
+    booster: Any
+    onnx: bytes
+    manifest: Manifest
+    card: str
+    seconds: float
+
+
+def train_model(
+    corpus: Corpus,
+    hardware: HardwareSpec,
+    config: TrainConfig,
+    *,
+    command: str,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> Trained:
+    """Cross-validate by family, fit on everything, export and verify.
+
+    on_step is told what begins. Raises InvalidInput for a corpus with too few families, ParityError where the export
+    is not bit-equal on the corpus, on random rows and on rows that sit on thresholds.
+    """
+    started = time.perf_counter()
+    on_step(f"cross-validating over {config.folds} folds of workload families")
+    held_out = judge_held_out(corpus, hardware, config)
+    on_step("fitting on every family")
+    everything = range(len(corpus.sweeps))
+    matrices = design_matrix(corpus, hardware, everything)
+    booster = fit(corpus, hardware, everything, config)
+    on_step("exporting to ONNX and comparing every score")
+    onnx = export_onnx(booster, n_features=len(REDUCTION_SCHEMA.names))
+    parity = check_parity(booster, onnx, parity_rows(booster, np.vstack(matrices), n=2000, seed=config.seed))
+    if not parity.equal:
+        raise ParityError(f"{parity.unequal_rows} of {parity.rows} rows differ, by {parity.max_abs_difference} at most")
+    manifest = Manifest(
+        family="reduction",
+        hardware=hardware.name,
+        schema_version=REDUCTION_SCHEMA.version,
+        schema_digest=REDUCTION_SCHEMA.digest,
+        feature_names=REDUCTION_SCHEMA.names,
+        ranges=feature_ranges(matrices),
+        onnx_sha256=hashlib.sha256(onnx).hexdigest(),
+        diversity=config.diversity,
+        corpora={Path(name).name: corpus.digest for name in corpus.path.split(", ")},
+        command=command,
+        seed=config.seed,
+        parameters=config.asdict(),
+        libraries=library_versions(),
+        metrics={"held_out": held_out_metrics(held_out), "parity": {"rows": parity.rows, "unequal": 0}},
+        calibration=tuple(
+            {"k": k, "kernels": len(slowdown), "misses": int((slowdown > LOSSLESS).sum())}
+            for k, slowdown in held_out.curve.items()
+        ),
+        mlflow_run_id=None,
+        created=datetime.now(UTC).strftime("%Y-%m-%d"),
+        tileguard_version=__version__,
+    )
+    return Trained(config, held_out, booster, onnx, manifest, model_card(manifest), time.perf_counter() - started)
+
+
+def judge_held_out(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) -> HeldOut:
+    """Cross-validate and evaluate every kernel by the model of the fold that held its family out."""
+    folds = cross_validate(corpus, hardware, config)
+    fold_of = {i: fold for fold in folds for i in fold.test}
+    rankers = {fold.number: booster_ranker(fold.booster, corpus, hardware, config, fold.train) for fold in folds}
+    selectors: dict[tuple[int, int], Selector] = {}
+
+    def selector_of(index: int, k: int) -> Selector:
+        number = fold_of[index].number
+        if (number, k) not in selectors:
+            selectors[number, k] = Selector(hardware, model=rankers[number], top_k=k)
+        return selectors[number, k]
+
+    model = Model(lambda i: rankers[fold_of[i].number], selector_of, config.diversity)
+    return HeldOut(tuple(folds), evaluate(corpus, hardware, model, ks=EVALUATED_K), model, curve(corpus, model))
+
+
+def fit_ranker(
+    corpus: Corpus, hardware: HardwareSpec, config: TrainConfig, indices: Sequence[int] | None = None
+) -> BoosterRanker:
+    """A ranker trained on the sweeps at `indices` (left out: all), not exported, with what the guard asks for."""
+    indices = range(len(corpus.sweeps)) if indices is None else indices
+    return booster_ranker(fit(corpus, hardware, indices, config), corpus, hardware, config, indices)
+
+
+def booster_ranker(
+    booster: Any, corpus: Corpus, hardware: HardwareSpec, config: TrainConfig, indices: Sequence[int]
+) -> BoosterRanker:
+    """A booster with a manifest whose ranges are those of the sweeps that it was trained on."""
+    ranges = feature_ranges(design_matrix(corpus, hardware, indices))
+    return BoosterRanker(booster, hardware, bare_manifest(ranges, hardware, config))
+
+
+def bare_manifest(ranges: dict[str, tuple[float, float]], hardware: HardwareSpec, config: TrainConfig) -> Manifest:
+    """What the guard needs to know of a model, without what only a shipped one has (digests, metrics, calibration)."""
+    return Manifest(
+        family="reduction", hardware=hardware.name, schema_version=REDUCTION_SCHEMA.version,
+        schema_digest=REDUCTION_SCHEMA.digest, feature_names=REDUCTION_SCHEMA.names, ranges=ranges, onnx_sha256="",
+        diversity=config.diversity, corpora={}, command="", seed=config.seed, parameters=config.asdict(), libraries={},
+        metrics={}, calibration=(), mlflow_run_id=None, created="", tileguard_version=__version__,
+    )  # fmt: skip
+
+
+def held_out_metrics(held_out: HeldOut) -> dict[str, Any]:
+    """The figures of a cross-validation as the manifest and the card keep them."""
+    evaluation = held_out.evaluation
+    corpus = evaluation.corpus
+    return {
+        **evaluation.to_json(),
+        "rows": corpus.n_rows,
+        "families": len(set(corpus.families)),
+        "folds": len(held_out.folds),
+        "by_regime": by_regime(evaluation, "model@8"),
+        "by_family": by_family(evaluation, "model@8"),
+    }
+
+
+def champion_model(ranker: OnnxRanker, hardware: HardwareSpec) -> Model:
+    """A loaded model as `evaluate` asks for it: the same scorer and selector for every kernel."""
+    selectors: dict[int, Selector] = {}
+
+    def selector_of(index: int, k: int) -> Selector:
+        if k not in selectors:
+            selectors[k] = Selector(hardware, model=ranker, top_k=k)
+        return selectors[k]
+
+    return Model(lambda i: ranker, selector_of, ranker.manifest.diversity)
+
+
+def write_model(trained: Trained, directory: str | Path) -> Path:
+    """Write ranker.onnx, manifest.json and card.md into `directory`, all or nothing: the folder is made beside it and
+    swapped in; an older model of that name is replaced."""
+    directory = Path(directory)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(dir=directory.parent, prefix=directory.name + "."))
+    try:
+        (staging / ONNX_FILE).write_bytes(trained.onnx)
+        (staging / MANIFEST_FILE).write_text(trained.manifest.to_json(), encoding="utf-8")
+        (staging / CARD_FILE).write_text(trained.card, encoding="utf-8")
+        staging.chmod(0o755)
+        if directory.exists():
+            old = Path(tempfile.mkdtemp(dir=directory.parent, prefix=directory.name + ".old."))
+            directory.rename(old / directory.name)
+            staging.rename(directory)
+            shutil.rmtree(old)
+        else:
+            staging.rename(directory)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return directory

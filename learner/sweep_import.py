@@ -1,0 +1,132 @@
+"""Raw sweeps of compiler-generated kernels (`.jsonl`, `.jsonl.xz`, one kernel a line) -> corpus rows."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tileguard.features.errors import InvalidInput
+from tileguard.features.hardware import hardware as known_hardware
+from tileguard.features.kernels import DTYPE_BYTES, canonical_dtype
+from tileguard.runtime.devices.base import NOT_MEASURED, OK, CompileError, OutOfResource
+
+from .corpus import CorpusError
+
+_REQUIRED = ("label", "kernel", "heuristic", "numels", "signature", "inductor_meta", "baselines", "rows")
+
+
+def read_sweep(path: Path, *, hardware: str) -> list[dict[str, Any]]:
+    """Corpus rows of every kernel in a raw sweep measured on `hardware`; errors name line and key."""
+    known_hardware(hardware)
+    rows: list[dict[str, Any]] = []
+    ids: Counter[str] = Counter()
+    for number, record in _records(path):
+        for key in _REQUIRED:
+            if key not in record:
+                raise CorpusError(path, key, "(missing)", "a value in every line", number)
+        try:
+            rows.extend(_kernel_rows(record, hardware=hardware, ids=ids))
+        except InvalidInput as error:
+            raise CorpusError(path, error.field, error.value, error.allowed, number) from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorpusError(path, "rows", f"{type(error).__name__}: {error}", "the sweep format", number) from None
+    return rows
+
+
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    opener = lzma.open if path.name.endswith(".xz") else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    record = json.loads(line)
+                except ValueError as error:
+                    raise CorpusError(path, "(line)", str(error), "one JSON object a line", number) from None
+                if not isinstance(record, dict):
+                    raise CorpusError(path, "(line)", type(record).__name__, "one JSON object a line", number)
+                yield number, record
+    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+        raise CorpusError(path, "(file)", str(error), "an intact .jsonl or .jsonl.xz file") from None
+
+
+def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) -> Iterator[dict[str, Any]]:
+    meta = record["inductor_meta"]
+    numels = record["numels"]
+    persistent = record["heuristic"] == "PERSISTENT_REDUCTION"
+    pointers = {name: canonical_dtype(kind[1:], field="signature") for name, kind in record["signature"].items()
+                if kind.startswith("*")}  # fmt: skip
+    if not pointers:
+        raise InvalidInput("signature", record["signature"], "at least one pointer")
+    sizes = [DTYPE_BYTES[dtype] for dtype in pointers.values()]
+    name = f"{record['label']}/{record['kernel']}/{numels['xnumel']}x{numels['r0_numel']}"
+    ids[name] += 1
+    kernel = {
+        "kernel_id": name if ids[name] == 1 else f"{name}/{ids[name]}",
+        "workload": record["label"], "family": record["label"].split(":")[0], "hardware": hardware, "op": None,
+        "xnumel": numels["xnumel"], "rnumel": numels["r0_numel"], "dtype": input_dtype(pointers),
+        # A kernel whose input is generated loads nothing; its reductions and stores still count.
+        "num_load": meta["num_load"], "num_store": max(meta["num_store"], 1),
+        "num_reduction": max(meta["num_reduction"], 1),
+        "min_ptr_elem_bytes": min(sizes), "max_ptr_elem_bytes": max(sizes), "total_ptr_elem_bytes": sum(sizes),
+        "inner": is_inner(meta.get("reduction_hint")), "persistent": persistent, "source": record.get("src"),
+    }  # fmt: skip
+    hosts = {key: _host_ranks(record["baselines"].get(key)) for key in ("default", "max_autotune")}
+    fixed_r = 1 << (numels["r0_numel"] - 1).bit_length()
+    seen = set()
+    for row in record["rows"]:
+        tile: tuple[int, ...] = (row["X"], row["R"] if row["R"] is not None else fixed_r, row["w"], row["st"])
+        seen.add(tile)
+        yield kernel | _tile(tile, hosts) | _result(row)
+    for tile in dict.fromkeys(tile for ranks in hosts.values() for tile in ranks if tile not in seen):
+        yield kernel | _tile(tile, hosts) | _result(None)
+
+
+def input_dtype(pointers: dict[str, str]) -> str:
+    """The dtype that a kernel reads most: of the input pointers (the first wins a tie), else of all."""
+    inputs = [dtype for name, dtype in pointers.items() if name.startswith("in")] or list(pointers.values())
+    return Counter(inputs).most_common(1)[0][0]
+
+
+def is_inner(reduction_hint: object) -> bool:
+    """Whether the reduced axis is the contiguous one, from Inductor's hint.
+
+    INNER alone says so: of this sweep's kernels with the hint DEFAULT (two axes merged, or a single long reduction
+    over rows) every one reads its input along the output axis.
+    """
+    return str(reduction_hint).rsplit(".", 1)[-1] == "INNER"
+
+
+def _host_ranks(tiles: object) -> dict[tuple[int, ...], int]:
+    if not isinstance(tiles, list):  # the sweep keeps an error's text where the host's list could not be made
+        return {}
+    return {tuple(tile): rank for rank, tile in reversed(list(enumerate(tiles)))}
+
+
+def _tile(tile: tuple[int, ...], hosts: dict[str, dict[tuple[int, ...], int]]) -> dict[str, Any]:
+    return {
+        "xblock": tile[0], "r0_block": tile[1], "num_warps": tile[2], "num_stages": tile[3], "lowering": None,
+        "host_default_rank": hosts["default"].get(tile), "host_max_autotune_rank": hosts["max_autotune"].get(tile),
+    }  # fmt: skip
+
+
+def _result(row: dict[str, Any] | None) -> dict[str, Any]:
+    if row is None:
+        row = {"error": "in the host's list, not in the sweep"}
+        status = NOT_MEASURED
+    elif row.get("error"):
+        status = OutOfResource.status if "OutOfResource" in row["error"] else CompileError.status
+    else:
+        status = OK
+    measured = row if status == OK else {}
+    return {
+        "status": status, "error": row.get("error"), "compile_ms": row.get("compile_ms"),
+        "us": measured.get("us"), "us_median": measured.get("us"), "us_min": measured.get("us_min"),
+        "us_mad": measured.get("mad"), "reps": measured.get("reps"),
+        "n_regs": row.get("regs"), "n_spills": row.get("spills"), "shared": row.get("shared"),
+    }  # fmt: skip

@@ -1,0 +1,140 @@
+"""LightGBM LambdaRank on dense measurements; every split is by workload family."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tileguard.features.errors import InvalidInput
+from tileguard.features.hardware import HardwareSpec
+from tileguard.features.kernels import ReductionKernel
+from tileguard.features.reduction import REDUCTION_SCHEMA, reduction_features
+from tileguard.features.tiles import ReductionTile
+from tileguard.runtime.manifest import Manifest
+from tileguard.runtime.optional import require
+
+from .corpus import Corpus
+from .labels import LABEL_GAIN, relevance
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """Hyper-parameters. `diversity` is not LightGBM's: it is how the k tiles are picked (runtime/choose.py)."""
+
+    rounds: int = 100
+    num_leaves: int = 31
+    learning_rate: float = 0.1
+    min_data_in_leaf: int = 30
+    feature_fraction: float = 0.5
+    bagging_fraction: float = 0.7
+    diversity: float = 1.5
+    seed: int = 0
+    folds: int = 5
+
+    def __post_init__(self) -> None:
+        for name, low in (("rounds", 1), ("num_leaves", 2), ("min_data_in_leaf", 1), ("folds", 2), ("seed", 0)):
+            if getattr(self, name) < low:
+                raise InvalidInput(name, getattr(self, name), f"an integer >= {low}")
+
+    def lightgbm(self) -> dict[str, Any]:
+        """The parameters as LightGBM takes them; deterministic for any number of threads."""
+        return {
+            "objective": "lambdarank", "label_gain": list(LABEL_GAIN), "lambdarank_norm": False,
+            "num_leaves": self.num_leaves, "learning_rate": self.learning_rate,
+            "min_data_in_leaf": self.min_data_in_leaf, "feature_fraction": self.feature_fraction,
+            "bagging_fraction": self.bagging_fraction, "bagging_freq": 1, "seed": self.seed,
+            "deterministic": True, "force_row_wise": True, "num_threads": 2, "verbosity": -1,
+        }  # fmt: skip
+
+    def asdict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class BoosterRanker:
+    """A LightGBM booster where a ranker is wanted, before it is exported."""
+
+    booster: Any
+    hardware: HardwareSpec
+    manifest: Manifest
+
+    def score(self, kernel: ReductionKernel, tiles: Sequence[ReductionTile]) -> FloatArray:
+        """float64[n], higher is better. One thread: LightGBM's pool does not survive a fork."""
+        features = reduction_features(kernel, tiles, self.hardware)
+        return np.asarray(self.booster.predict(features, num_threads=1), dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """One split: indices of the sweeps trained on and held out, the held-out families, the booster."""
+
+    number: int
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+    families: tuple[str, ...]
+    booster: Any = field(repr=False)
+
+
+def design_matrix(corpus: Corpus, hardware: HardwareSpec, indices: Iterable[int]) -> list[FloatArray]:
+    """One float64[n_tiles, d] a sweep, in the order of `indices`."""
+    return [reduction_features(corpus.sweeps[i].kernel, corpus.sweeps[i].tiles, hardware) for i in indices]
+
+
+def fit(corpus: Corpus, hardware: HardwareSpec, indices: Sequence[int], config: TrainConfig) -> Any:
+    """A LightGBM Booster trained on the sweeps at `indices`; each kernel is one ranking group."""
+    lightgbm = require("lightgbm")
+    matrices = design_matrix(corpus, hardware, indices)
+    labels = np.concatenate([relevance(corpus.sweeps[i].slowdown) for i in indices])
+    data = lightgbm.Dataset(
+        np.vstack(matrices), labels, group=[len(m) for m in matrices], feature_name=list(REDUCTION_SCHEMA.names)
+    )
+    return lightgbm.train(config.lightgbm(), data, config.rounds)
+
+
+def family_folds(corpus: Corpus, folds: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(train, test) sweep indices of GroupKFold over workload families: no family is on both sides."""
+    from sklearn.model_selection import GroupKFold
+
+    families = np.array(corpus.families)
+    distinct = len(set(families))
+    if distinct < folds:
+        raise InvalidInput("folds", folds, f"at most the corpus's {distinct} workload families")
+    splits = GroupKFold(folds).split(np.zeros(len(families)), groups=families)
+    return [(tuple(train.tolist()), tuple(test.tolist())) for train, test in splits]
+
+
+def cross_validate(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) -> list[Fold]:
+    """A booster a fold, each trained without the families that it is judged on."""
+    return [
+        Fold(
+            number, train, test, tuple(sorted({corpus.sweeps[i].family for i in test})),
+            fit(corpus, hardware, train, config),
+        )
+        for number, (train, test) in enumerate(family_folds(corpus, config.folds))
+    ]  # fmt: skip
+
+
+def feature_ranges(matrices: Sequence[FloatArray]) -> dict[str, tuple[float, float]]:
+    """Least and greatest value of each feature over the training rows."""
+    low = np.min([m.min(axis=0) for m in matrices], axis=0)
+    high = np.max([m.max(axis=0) for m in matrices], axis=0)
+    return {n: (float(a), float(b)) for n, a, b in zip(REDUCTION_SCHEMA.names, low, high, strict=True)}
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that made a model."""
+    names = ("lightgbm", "numpy", "scikit-learn", "onnx", "onnxruntime", "mlflow", "pyarrow")
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "absent"
+    return versions
