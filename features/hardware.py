@@ -99,7 +99,7 @@ _SPECS = (
 KNOWN: dict[str, HardwareSpec] = {spec.name: spec for spec in _SPECS}
 
 
-def hardware(name: str) -> HardwareSpec:
+def known_hardware(name: str) -> HardwareSpec:
     """A known hardware by name; `cpu` is this machine's. Raises InvalidInput listing the known names.
 
     The name of another machine's CPU (`cpu-…`, as its corpora say) gives this machine's cache sizes under that name:

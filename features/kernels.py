@@ -87,6 +87,11 @@ class ReductionKernel:
             value = getattr(self, field)
             if value is not None:
                 put(self, field, checked_int(field, value, minimum=1))
+        for field in ("inner", "persistent"):
+            if not isinstance(getattr(self, field), bool):
+                raise InvalidInput(field, getattr(self, field), "True or False")
+        if self.op is not None and not isinstance(self.op, str):
+            raise InvalidInput("op", self.op, "an operation's name, or None")
         if self.min_bytes > self.max_bytes:
             raise InvalidInput("max_ptr_elem_bytes", self.max_ptr_elem_bytes, f"at least {self.min_bytes}")
 

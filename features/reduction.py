@@ -196,7 +196,7 @@ def _thread_columns(
     trip_s = np.maximum(0.6 * MEMORY_LATENCY_S, per_core * grid.tile * (total_bytes / core_rate))
     tree_s = np.where(crosses, BARRIER_S * np.log2(np.maximum(reduce_threads / hardware.warp_size, 2.0)), BARRIER_S / 3)
     latency_s = resident_waves * (grid.trips * trip_s + tree_s + BLOCK_S) + LAUNCH_S
-    padding = (grid.programs * (grid.x / kernel.xnumel)) * (grid.trips * (grid.r / kernel.rnumel))
+    padding = (grid.programs * grid.x / kernel.xnumel) * (grid.trips * grid.r / kernel.rnumel)
     traffic_s = (ideal_s - LAUNCH_S) * padding / np.maximum(share, 1e-3)
     log_threads, log_per_thread = np.log2(grid.threads), np.log2(grid.per_thread)
     return {

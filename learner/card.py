@@ -7,6 +7,8 @@ from typing import Any
 
 from tileguard.runtime.manifest import Manifest
 
+CARD_FILE = "card.md"
+
 _TIERS = ("lossless", "loss_5_10", "loss_10_30", "severe")
 _HEAD = "≤ 5 % | 5–10 % | 10–30 % | > 30 % | geomean | p95 | worst | tiles"
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tileguard.features.errors import InvalidInput
-from tileguard.features.hardware import HardwareSpec
-from tileguard.features.hardware import hardware as known_hardware
+from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.runtime.cli import JSON_VERSION, Json, app, console, print_json
 
 corpus_app = typer.Typer(no_args_is_help=True, help="Dense measurements: import, look at, validate.")

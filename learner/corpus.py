@@ -87,6 +87,11 @@ class KernelSweep:
     host_max_autotune: tuple[int, ...]
     source: str | None
 
+    @cached_property
+    def measured(self) -> tuple[int, ...]:
+        """Indices of the tiles that were tried, failures included; not those that only a host's list names."""
+        return tuple(i for i, status in enumerate(self.status) if status != NOT_MEASURED)
+
     @property
     def best_us(self) -> float:
         """Time of the fastest measured tile, in µs."""
@@ -225,12 +230,14 @@ def table_rows(path: Path, table: Any) -> list[dict[str, Any]]:
 
 
 def content_digest(sweeps: Sequence[KernelSweep]) -> str:
-    """SHA-256 over every kernel, tile and time, independent of the file's encoding."""
+    """SHA-256 over every kernel, tile, status and time, independent of the file's encoding."""
     digest = hashlib.sha256()
     for sweep in sweeps:
-        digest.update(repr((sweep.kernel_id, sweep.hardware, sweep.kernel)).encode())
+        digest.update(repr((sweep.kernel_id, sweep.workload, sweep.family, sweep.hardware, sweep.kernel)).encode())
         digest.update(repr([tile.sort_key for tile in sweep.tiles]).encode())
+        digest.update(repr(sweep.status).encode())
         digest.update(np.ascontiguousarray(sweep.us).tobytes())
+        digest.update(np.ascontiguousarray(sweep.compile_ms).tobytes())
         digest.update(repr((sweep.host_default, sweep.host_max_autotune)).encode())
     return digest.hexdigest()
 
@@ -300,7 +307,8 @@ def _check_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
             for name in ("us", "us_min", "us_mad", "compile_ms"):
                 value = row[name]
                 zero_ok = name != "us" and name != "us_min"
-                if value is None or not math.isfinite(value) or value < 0 or (value == 0 and not zero_ok):
+                number_ok = isinstance(value, int | float) and math.isfinite(value)
+                if not number_ok or value < 0 or (value == 0 and not zero_ok):
                     raise CorpusError(path, name, value, "a finite positive time where status is ok", number)
             measured.add(row["kernel_id"])
         elif row["us"] is not None:

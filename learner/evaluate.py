@@ -114,21 +114,20 @@ def evaluate(
     for name, select in baseline_selectors(hardware).items():
         if name.startswith("host") and not any(sweep.host_default or sweep.host_max_autotune for sweep in sweeps):
             continue  # a device that generates its own kernels has no host list to beat
-        sets[name] = tuple(select(sweep) for sweep in sweeps)
+        sets[name] = tuple(only_measured(sweep, select(sweep)) for sweep in sweeps)
     violations = 0
     verdicts: dict[str, int] = {}
     if model is not None:
-        scores = [model.scorer_of(i).score(sweep.kernel, sweep.tiles) for i, sweep in enumerate(sweeps)]
+        orders = model_orders(corpus, model, max(ks))
         for k in ks:
-            alone = tuple(
-                choose(s, sweep.tiles, k, diversity=model.diversity) for s, sweep in zip(scores, sweeps, strict=True)
-            )
+            alone = tuple(order[:k] for order in orders)
             unions = []
             for i, sweep in enumerate(sweeps):
                 host = tuple(sweep.tiles[j] for j in sweep.host_default)
-                result = model.selector_of(i, k).select(sweep.kernel, host, space=sweep.tiles)
+                space = [sweep.tiles[j] for j in sweep.measured]
+                result = model.selector_of(i, k).select(sweep.kernel, host, space=space)
                 verdicts[result.verdict.reason] = verdicts.get(result.verdict.reason, 0) + 1
-                unions.append(measured(sweep, result.tiles))
+                unions.append(only_measured(sweep, measured(sweep, result.tiles)))
                 parts = {*host, *formula_tiles(sweep.kernel, hardware)}
                 if result.verdict.reason in (Reason.TRUST, Reason.OUT_OF_RANGE):
                     parts |= {sweep.tiles[j] for j in alone[i]}
@@ -154,16 +153,28 @@ def baseline_selectors(hardware: HardwareSpec) -> dict[str, Callable[[KernelSwee
 
 def curve(corpus: Corpus, model: Model, ks: Sequence[int] = CURVE_K) -> dict[int, npt.NDArray[np.float64]]:
     """regret@k: for each k, float64[kernels], best of the model's k tiles ÷ dense best."""
-    scores = [model.scorer_of(i).score(sweep.kernel, sweep.tiles) for i, sweep in enumerate(corpus.sweeps)]
-    # `choose` is greedy: its first k of more are its k.
-    orders = [
-        choose(s, sweep.tiles, max(ks), diversity=model.diversity)
-        for s, sweep in zip(scores, corpus.sweeps, strict=True)
-    ]
+    orders = model_orders(corpus, model, max(ks))
     return {
         k: np.array([set_slowdown(sweep, order[:k]) for sweep, order in zip(corpus.sweeps, orders, strict=True)])
         for k in ks
     }
+
+
+def model_orders(corpus: Corpus, model: Model, k: int) -> list[Candidates]:
+    """The model's k tiles of each sweep's measured ones, in the order chosen; a smaller k takes the first of them,
+    since `choose` is greedy."""
+    orders = []
+    for i, sweep in enumerate(corpus.sweeps):
+        space = [sweep.tiles[j] for j in sweep.measured]
+        picked = choose(model.scorer_of(i).score(sweep.kernel, space), space, k, diversity=model.diversity)
+        orders.append(tuple(sweep.measured[j] for j in picked))
+    return orders
+
+
+def only_measured(sweep: KernelSweep, candidates: Candidates) -> Candidates:
+    """A set without the tiles that the sweep names but never tried."""
+    tried = set(sweep.measured)
+    return tuple(i for i in candidates if i in tried)
 
 
 def set_slowdown(sweep: KernelSweep, candidates: Candidates) -> float:

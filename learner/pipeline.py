@@ -22,7 +22,7 @@ from tileguard.runtime.manifest import Manifest
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE, OnnxRanker
 from tileguard.runtime.selector import Selector
 
-from .card import model_card
+from .card import CARD_FILE, model_card
 from .corpus import Corpus
 from .evaluate import LOSSLESS, Evaluation, Model, by_family, by_regime, curve, evaluate
 from .export import check_parity, export_onnx, parity_rows
@@ -37,7 +37,6 @@ from .train import (
     library_versions,
 )
 
-CARD_FILE = "card.md"
 EVALUATED_K = (1, 4, 8, 12)
 
 
@@ -90,7 +89,9 @@ def train_model(
     booster = fit(corpus, hardware, everything, config)
     on_step("exporting to ONNX and comparing every score")
     onnx = export_onnx(booster, n_features=len(REDUCTION_SCHEMA.names))
-    parity = check_parity(booster, onnx, parity_rows(booster, np.vstack(matrices), n=2000, seed=config.seed))
+    parity = check_parity(
+        booster, onnx, parity_rows(booster, np.vstack(matrices), n=config.rounds * config.num_leaves, seed=config.seed)
+    )
     if not parity.equal:
         raise ParityError(f"{parity.unequal_rows} of {parity.rows} rows differ, by {parity.max_abs_difference} at most")
     manifest = Manifest(

@@ -22,10 +22,10 @@ from tileguard.runtime.manifest import Manifest
 from tileguard.runtime.optional import require
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE
 
+from .card import CARD_FILE
 from .store import Store, all_pages, client_of, is_error, quiet
 
 CHAMPION, CHALLENGER = "champion", "challenger"
-CARD_FILE = "card.md"
 
 _MODEL_FILE = "model.onnx"
 """The name that MLflow's ONNX flavour gives a model's bytes."""

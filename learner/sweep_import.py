@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import lzma
 from collections import Counter
 from collections.abc import Iterator
@@ -10,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from tileguard.features.errors import InvalidInput
-from tileguard.features.hardware import hardware as known_hardware
+from tileguard.features.hardware import known_hardware
 from tileguard.features.kernels import DTYPE_BYTES, canonical_dtype
+from tileguard.features.pow2 import pow2_ceil
 from tileguard.runtime.devices.base import NOT_MEASURED, OK, CompileError, OutOfResource
 
 from .corpus import CorpusError
+
+logger = logging.getLogger("tileguard")
 
 _REQUIRED = ("label", "kernel", "heuristic", "numels", "signature", "inductor_meta", "baselines", "rows")
 
@@ -29,11 +33,15 @@ def read_sweep(path: Path, *, hardware: str) -> list[dict[str, Any]]:
             if key not in record:
                 raise CorpusError(path, key, "(missing)", "a value in every line", number)
         try:
-            rows.extend(_kernel_rows(record, hardware=hardware, ids=ids))
+            kernel_rows = list(_kernel_rows(record, hardware=hardware, ids=ids))
         except InvalidInput as error:
             raise CorpusError(path, error.field, error.value, error.allowed, number) from None
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorpusError(path, "rows", f"{type(error).__name__}: {error}", "the sweep format", number) from None
+        if any(row["status"] == OK for row in kernel_rows):
+            rows.extend(kernel_rows)
+        else:
+            logger.warning("%s, line %d: no tile of %s worked; it is left out", path, number, record["kernel"])
     return rows
 
 
@@ -57,19 +65,19 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) -> Iterator[dict[str, Any]]:
     meta = record["inductor_meta"]
-    numels = record["numels"]
+    xnumel, rnumel = record["numels"].get("xnumel", 1), record["numels"]["r0_numel"]
     persistent = record["heuristic"] == "PERSISTENT_REDUCTION"
     pointers = {name: canonical_dtype(kind[1:], field="signature") for name, kind in record["signature"].items()
                 if kind.startswith("*")}  # fmt: skip
     if not pointers:
         raise InvalidInput("signature", record["signature"], "at least one pointer")
     sizes = [DTYPE_BYTES[dtype] for dtype in pointers.values()]
-    name = f"{record['label']}/{record['kernel']}/{numels['xnumel']}x{numels['r0_numel']}"
+    name = f"{record['label']}/{record['kernel']}/{xnumel}x{rnumel}"
     ids[name] += 1
     kernel = {
         "kernel_id": name if ids[name] == 1 else f"{name}/{ids[name]}",
         "workload": record["label"], "family": record["label"].split(":")[0], "hardware": hardware, "op": None,
-        "xnumel": numels["xnumel"], "rnumel": numels["r0_numel"], "dtype": input_dtype(pointers),
+        "xnumel": xnumel, "rnumel": rnumel, "dtype": input_dtype(pointers),
         # A kernel whose input is generated loads nothing; its reductions and stores still count.
         "num_load": meta["num_load"], "num_store": max(meta["num_store"], 1),
         "num_reduction": max(meta["num_reduction"], 1),
@@ -77,7 +85,7 @@ def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) ->
         "inner": is_inner(meta.get("reduction_hint")), "persistent": persistent, "source": record.get("src"),
     }  # fmt: skip
     hosts = {key: _host_ranks(record["baselines"].get(key)) for key in ("default", "max_autotune")}
-    fixed_r = 1 << (numels["r0_numel"] - 1).bit_length()
+    fixed_r = pow2_ceil(rnumel)
     seen = set()
     for row in record["rows"]:
         tile: tuple[int, ...] = (row["X"], row["R"] if row["R"] is not None else fixed_r, row["w"], row["st"])
@@ -117,10 +125,11 @@ def _tile(tile: tuple[int, ...], hosts: dict[str, dict[tuple[int, ...], int]]) -
 
 def _result(row: dict[str, Any] | None) -> dict[str, Any]:
     if row is None:
-        row = {"error": "in the host's list, not in the sweep"}
-        status = NOT_MEASURED
+        row, status = {"error": "in the host's list, not in the sweep"}, NOT_MEASURED
     elif row.get("error"):
         status = OutOfResource.status if "OutOfResource" in row["error"] else CompileError.status
+    elif row.get("us") is None:
+        status = NOT_MEASURED
     else:
         status = OK
     measured = row if status == OK else {}

@@ -39,8 +39,9 @@ from tileguard.runtime.manifest import Manifest
 from tileguard.runtime.optional import require
 from tileguard.runtime.ranker import MANIFEST_FILE
 
+from .card import CARD_FILE
 from .evaluate import Evaluation, by_regime, tiers
-from .registry import CARD_FILE, alias_newest, register
+from .registry import alias_newest, register
 from .store import Store, all_pages, client_of, is_error, quiet
 from .train import Fold, TrainConfig
 

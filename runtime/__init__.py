@@ -5,11 +5,10 @@ from tileguard.features.anchor import FormulaParams
 from . import optional  # first: it turns telemetry off
 from .formula import select_candidates
 from .guard import GuardPolicy, Reason, Verdict
-from .lattice import lattice
 from .ranker import OnnxRanker, load_ranker
 from .selector import Candidate, CandidateSet, Selector
 
 __all__ = [
     "Candidate", "CandidateSet", "FormulaParams", "GuardPolicy", "OnnxRanker", "Reason", "Selector", "Verdict",
-    "lattice", "load_ranker", "optional", "select_candidates",
+    "load_ranker", "optional", "select_candidates",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tileguard import __version__, models
 from tileguard.features.errors import TileguardError
-from tileguard.features.hardware import hardware, host_cpu, usable_cpus
+from tileguard.features.hardware import host_cpu, known_hardware, usable_cpus
 from tileguard.features.kernels import ReductionKernel
 
 from .guard import GuardPolicy
@@ -99,7 +99,7 @@ def _cuda() -> str:
 
 def _model(folder: str) -> str:
     family, _, name = folder.partition("-")
-    selector = Selector(hardware(name), policy=GuardPolicy(range_slack=float("inf")))
+    selector = Selector(known_hardware(name), policy=GuardPolicy(range_slack=float("inf")))
     result = selector.select(ReductionKernel(2048, 768, "fp32", 2, 1))
     if not result.verdict.trusted or selector.guard.ranker is None:
         raise TileguardError(str(result.verdict))

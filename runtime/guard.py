@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tileguard.features.errors import InvalidInput, TileguardError
+from tileguard.features.errors import InvalidInput, TileguardError, checked_int
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.reduction import KERNEL_FEATURES, kernel_features
@@ -96,6 +96,7 @@ class GuardPolicy:
         for name in ("range_slack", "score_budget_s", "load_budget_s"):
             if not getattr(self, name) >= 0:
                 raise InvalidInput(name, getattr(self, name), "a number >= 0")
+        checked_int("max_overruns", self.max_overruns, minimum=1)
 
 
 class Ranker(Protocol):

@@ -24,9 +24,7 @@ def lattice(kernel: ReductionKernel, hardware: HardwareSpec) -> Tiles:
             hardware.max_threads_per_block // hardware.warp_size, hardware.warp_size,
         )  # fmt: skip
     if hardware.kind == "cpu":
-        from .devices.cpu.budgets import cpu_tiles
-
-        return cpu_tiles(kernel)
+        return _cpu_lattice(kernel)
     return _ascend_lattice(pow2_floor(kernel.xnumel), kernel.rnumel, kernel.persistent)
 
 
@@ -34,7 +32,8 @@ def is_legal(tile: ReductionTile, kernel: ReductionKernel, hardware: HardwareSpe
     """Whether the compiler of this hardware can take the tile at all (a legal tile may still run out of resources).
 
     Triton wants powers of two within its block limits; a persistent kernel fixes R0_BLOCK; a block has a warp at
-    least and the hardware's threads at most.
+    least and the hardware's threads at most. On the CPU the lattice is all there is: a wider tile or one that is no
+    power of two takes LLVM seconds and never won a sweep.
     """
     if kernel.persistent and tile.r0_block != persistent_r0(kernel, hardware):
         return False
@@ -51,7 +50,7 @@ def is_legal(tile: ReductionTile, kernel: ReductionKernel, hardware: HardwareSpe
             and tile.lowering is None
         )
     if hardware.kind == "cpu":
-        return tile.xblock <= kernel.xnumel and tile.r0_block <= kernel.rnumel and tile.num_warps is None
+        return tile in _cpu_lattice(kernel)
     return tile.xblock <= pow2_floor(kernel.xnumel) and tile.r0_block <= pow2_ceil(kernel.rnumel)
 
 
@@ -91,6 +90,13 @@ def _triton_lattice(x_ceil: int, r_ceil: int, persistent: bool, max_warps: int, 
             tiles.update(ReductionTile(x, r, w) for w in _warp_counts(size, persistent, max_warps, warp_size))
     # A kernel of one short row has no tile by those rules.
     return tuple(sorted(tiles, key=SORT_KEY)) or (ReductionTile(1, r_ceil, max_warps if r_ceil > 4096 else 1),)
+
+
+@lru_cache(maxsize=1024)
+def _cpu_lattice(kernel: ReductionKernel) -> Tiles:
+    from .devices.cpu.budgets import cpu_tiles
+
+    return cpu_tiles(kernel)
 
 
 @lru_cache(maxsize=1024)

@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from tileguard import models
 from tileguard.features.errors import InvalidInput, checked_int
-from tileguard.features.hardware import HardwareSpec
-from tileguard.features.hardware import hardware as known_hardware
+from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
 
