@@ -70,11 +70,12 @@ def reduction_features(kernel: ReductionKernel, tiles: Sequence[ReductionTile], 
         "log2_warps": np.log2(warps),
         "num_stages": stages,
     }
-    out = np.empty((len(tiles), len(REDUCTION_SCHEMA.names)), dtype=np.float64)
-    out[:, : len(KERNEL_FEATURES)] = kernel_features(kernel)
+    # Filled by column, where writes are contiguous, and turned once.
+    out = np.empty((len(REDUCTION_SCHEMA.names), len(tiles)), dtype=np.float64)
+    out[: len(KERNEL_FEATURES)] = np.array(kernel_features(kernel))[:, np.newaxis]
     for position, name in enumerate(TILE_FEATURES, start=len(KERNEL_FEATURES)):
-        out[:, position] = columns[name]
-    return out
+        out[position] = columns[name]
+    return np.ascontiguousarray(out.T)
 
 
 def kernel_features(kernel: ReductionKernel) -> list[float]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import total_ordering
 from operator import attrgetter
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -86,12 +87,65 @@ class MatmulTile:
         return self.sort_key < other.sort_key
 
 
+class TileSpace(Sequence[ReductionTile]):
+    """Distinct tiles with what is asked of them for every kernel, worked out once: a lattice serves many kernels.
+
+    tiles: in order; position: of each tile.
+    """
+
+    __slots__ = ("_before", "_columns", "position", "tiles")
+
+    def __init__(self, tiles: Iterable[ReductionTile]) -> None:
+        self.tiles: tuple[ReductionTile, ...] = tuple(dict.fromkeys(tiles))
+        self.position: dict[ReductionTile, int] = {tile: i for i, tile in enumerate(self.tiles)}
+        self._before: TileSpace | None = None
+        self._columns: npt.NDArray[np.int64] | None = None
+
+    def with_extra(self, extra: Iterable[ReductionTile]) -> TileSpace:
+        """This space, then those of `extra` that it lacks."""
+        new = tuple(tile for tile in dict.fromkeys(extra) if tile not in self.position)
+        if not new:
+            return self
+        joined = TileSpace.__new__(TileSpace)
+        joined.tiles = self.tiles + new
+        joined.position = self.position | {tile: i for i, tile in enumerate(new, start=len(self.tiles))}
+        joined._before, joined._columns = self, None
+        return joined
+
+    @property
+    def columns(self) -> npt.NDArray[np.int64]:
+        """int64[4, n]: xblock, r0_block, num_warps (0 where None), num_stages; read-only, made when first asked for."""
+        if self._columns is None:
+            before = self._before
+            if before is None:
+                self._columns = _columns(self.tiles)
+            else:
+                self._columns = np.concatenate((before.columns, _columns(self.tiles[len(before) :])), axis=1)
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self.tiles)
+
+    @overload
+    def __getitem__(self, index: int) -> ReductionTile: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ReductionTile, ...]: ...
+    def __getitem__(self, index: int | slice) -> ReductionTile | tuple[ReductionTile, ...]:
+        return self.tiles[index]
+
+
 def tile_columns(tiles: Sequence[ReductionTile]) -> npt.NDArray[np.int64]:
-    """int64[4, n]: xblock, r0_block, num_warps (0 where None), num_stages."""
+    """int64[4, n]: xblock, r0_block, num_warps (0 where None), num_stages. Raises InvalidInput for no tile."""
     if not tiles:
         raise InvalidInput("tiles", tiles, "at least one tile")
+    return tiles.columns if isinstance(tiles, TileSpace) else _columns(tiles)
+
+
+def _columns(tiles: Sequence[ReductionTile]) -> npt.NDArray[np.int64]:
     columns = (
         [t.xblock for t in tiles], [t.r0_block for t in tiles], [t.num_warps or 0 for t in tiles],
         [t.num_stages for t in tiles],
     )  # fmt: skip
-    return np.array(columns, dtype=np.int64)
+    array = np.array(columns, dtype=np.int64)
+    array.flags.writeable = False
+    return array

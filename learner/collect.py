@@ -262,7 +262,7 @@ class _Journal:
             self._must(number, "hardware", rows[0]["hardware"], hardware.name)
             self._must(number, "toolchain", entry["toolchain"], toolchain)
             kernel = row_kernel(rows[0])
-            found, wanted = tuple(map(row_tile, rows)), lattice(kernel, hardware)
+            found, wanted = tuple(map(row_tile, rows)), lattice(kernel, hardware).tiles
             if found != wanted:
                 self._must(number, "tiles", f"{len(found)} tiles", f"the present lattice ({len(wanted)} tiles)")
 

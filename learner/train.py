@@ -28,7 +28,7 @@ FloatArray = npt.NDArray[np.float64]
 class TrainConfig:
     """Hyper-parameters. `diversity` is not LightGBM's: it is how the k tiles are picked (runtime/choose.py)."""
 
-    rounds: int = 100
+    rounds: int = 80
     num_leaves: int = 31
     learning_rate: float = 0.1
     min_data_in_leaf: int = 30
@@ -46,7 +46,7 @@ class TrainConfig:
     def lightgbm(self) -> dict[str, Any]:
         """The parameters as LightGBM takes them; deterministic for any number of threads."""
         return {
-            "objective": "lambdarank", "label_gain": list(LABEL_GAIN), "lambdarank_norm": False,
+            "objective": "lambdarank", "label_gain": list(LABEL_GAIN), "lambdarank_norm": False, "sigmoid": 0.5,
             "num_leaves": self.num_leaves, "learning_rate": self.learning_rate,
             "min_data_in_leaf": self.min_data_in_leaf, "feature_fraction": self.feature_fraction,
             "bagging_fraction": self.bagging_fraction, "bagging_freq": 1, "seed": self.seed,

@@ -7,20 +7,23 @@ from functools import lru_cache
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.pow2 import is_pow2, pow2_ceil, pow2_floor
-from tileguard.features.tiles import SORT_KEY, ReductionTile
-
-Tiles = tuple[ReductionTile, ...]
+from tileguard.features.tiles import SORT_KEY, ReductionTile, TileSpace
 
 # TorchInductor's own limits (runtime/hints.py TRITON_MAX_BLOCK): XBLOCK must divide 4096, R0_BLOCK 65536 at most.
 TRITON_MAX_X = 4096
 TRITON_MAX_R0 = 65536
 
+_LARGEST_X, _LARGEST_R0 = 512, 16384
+"""Largest blocks of the Triton lattice."""
 
-def lattice(kernel: ReductionKernel, hardware: HardwareSpec) -> Tiles:
-    """Every tile worth measuring, sorted; never empty, every tile legal by `is_legal`."""
+
+def lattice(kernel: ReductionKernel, hardware: HardwareSpec) -> TileSpace:
+    """Every tile worth measuring, sorted; never empty, every tile legal by `is_legal`. Cached by what it depends on."""
     if hardware.kind == "nvidia":
         return _triton_lattice(
-            pow2_ceil(kernel.xnumel), pow2_ceil(kernel.rnumel), kernel.persistent,
+            min(pow2_ceil(kernel.xnumel), _LARGEST_X),
+            pow2_ceil(kernel.rnumel) if kernel.persistent else min(pow2_ceil(kernel.rnumel), _LARGEST_R0),
+            kernel.persistent,
             hardware.max_threads_per_block // hardware.warp_size, hardware.warp_size,
         )  # fmt: skip
     if hardware.kind == "cpu":
@@ -50,7 +53,7 @@ def is_legal(tile: ReductionTile, kernel: ReductionKernel, hardware: HardwareSpe
             and tile.lowering is None
         )
     if hardware.kind == "cpu":
-        return tile in _cpu_lattice(kernel)
+        return tile in _cpu_lattice(kernel).position
     return tile.xblock <= pow2_floor(kernel.xnumel) and tile.r0_block <= pow2_ceil(kernel.rnumel)
 
 
@@ -74,10 +77,10 @@ def _warp_counts(size: int, persistent: bool, max_warps: int, warp_size: int) ->
 
 
 @lru_cache(maxsize=1024)
-def _triton_lattice(x_ceil: int, r_ceil: int, persistent: bool, max_warps: int, warp_size: int) -> Tiles:
+def _triton_lattice(x_ceil: int, r_ceil: int, persistent: bool, max_warps: int, warp_size: int) -> TileSpace:
     """Tiles of 64 to 16,384 elements (32,768 where persistent) with 4 to 32 elements a thread (2 to 64)."""
-    xs = [1 << e for e in range(10) if 1 << e <= x_ceil]
-    rs = [r_ceil] if persistent else [1 << e for e in range(2, 15) if 1 << e <= r_ceil] or [r_ceil]
+    xs = [1 << e for e in range(x_ceil.bit_length())]
+    rs = [r_ceil] if persistent else [1 << e for e in range(2, r_ceil.bit_length())] or [r_ceil]
     tiles: set[ReductionTile] = set()
     for x in xs:
         for r in rs:
@@ -89,22 +92,22 @@ def _triton_lattice(x_ceil: int, r_ceil: int, persistent: bool, max_warps: int, 
                 continue
             tiles.update(ReductionTile(x, r, w) for w in _warp_counts(size, persistent, max_warps, warp_size))
     # A kernel of one short row has no tile by those rules.
-    return tuple(sorted(tiles, key=SORT_KEY)) or (ReductionTile(1, r_ceil, max_warps if r_ceil > 4096 else 1),)
+    return TileSpace(sorted(tiles, key=SORT_KEY) or [ReductionTile(1, r_ceil, max_warps if r_ceil > 4096 else 1)])
 
 
 @lru_cache(maxsize=1024)
-def _cpu_lattice(kernel: ReductionKernel) -> Tiles:
+def _cpu_lattice(kernel: ReductionKernel) -> TileSpace:
     from .devices.cpu.budgets import cpu_tiles
 
-    return cpu_tiles(kernel)
+    return TileSpace(cpu_tiles(kernel))
 
 
 @lru_cache(maxsize=1024)
-def _ascend_lattice(x_floor: int, rnumel: int, persistent: bool) -> Tiles:
+def _ascend_lattice(x_floor: int, rnumel: int, persistent: bool) -> TileSpace:
     """Powers of two on both axes and R0 = rnumel, up to 32,768 elements a tile (reduction RFC §3.1); no warps."""
     xs = [1 << e for e in range(min(x_floor, 4096).bit_length())]
     rs = {rnumel}
     if not persistent:
         rs |= {1 << e for e in range(1, 15) if 1 << e <= pow2_ceil(rnumel)}
     tiles = [ReductionTile(x, r) for x in xs for r in sorted(rs) if x * r <= 32768 or x == 1]
-    return tuple(sorted(tiles, key=SORT_KEY))
+    return TileSpace(sorted(tiles, key=SORT_KEY))

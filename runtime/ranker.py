@@ -26,6 +26,8 @@ ONNX_FILE = "ranker.onnx"
 class OnnxRanker:
     """A trained ranker: one onnxruntime session on one thread. Not picklable; make one a process."""
 
+    computes_only = True
+
     def __init__(self, manifest: Manifest, onnx: bytes, hardware: HardwareSpec) -> None:
         """Checks digest and schema, then creates the session. Raises ModelRejected with the Reason."""
         found = hashlib.sha256(onnx).hexdigest()

@@ -20,7 +20,7 @@ from tileguard import models
 from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import ReductionKernel
-from tileguard.features.tiles import ReductionTile
+from tileguard.features.tiles import ReductionTile, TileSpace
 
 from .choose import choose
 from .fallback import formula_tiles
@@ -122,13 +122,8 @@ class Selector:
             raise InvalidInput("kernel", type(kernel).__name__, "a ReductionKernel")
         started = time.perf_counter_ns()
         formula = formula_tiles(kernel, self.hardware)
-        space = lattice(kernel, self.hardware) if space is None else space
-        pool = list(space)
-        position = {tile: i for i, tile in enumerate(pool)}
-        for tile in (*host_tiles, *formula):
-            if tile not in position:
-                position[tile] = len(pool)
-                pool.append(tile)
+        choices = lattice(kernel, self.hardware) if space is None else TileSpace(space)
+        pool = choices.with_extra((*host_tiles, *formula))
         proposed = time.perf_counter_ns()
         verdict, scores = self.guard.ask(kernel, pool)
         scored = time.perf_counter_ns()
@@ -140,11 +135,11 @@ class Selector:
         for tile in formula:
             proposers.setdefault(tile, []).append(FORMULA)
         if scores is not None:
-            for index in self._chosen(scores[: len(space)], space):
-                proposers.setdefault(space[index], []).append(MODEL)
+            for index in self._chosen(scores[: len(choices)], choices):
+                proposers.setdefault(choices[index], []).append(MODEL)
         trusted = scores if verdict.trusted else None
-        score_of = {tile: float(trusted[position[tile]]) for tile in proposers} if trusted is not None else {}
-        rank = {tile: position for position, tile in enumerate(dict.fromkeys(host_tiles))}
+        score_of = {tile: float(trusted[pool.position[tile]]) for tile in proposers} if trusted is not None else {}
+        rank = {tile: place for place, tile in enumerate(dict.fromkeys(host_tiles))}
 
         def order(tile: ReductionTile) -> tuple[float, float, int, tuple[int, int, int, int, str]]:
             who = PROPOSERS.index(proposers[tile][0])
@@ -157,6 +152,6 @@ class Selector:
         times = SelectionTimes((proposed - started) / 1e3, (scored - proposed) / 1e3, (ended - started) / 1e3)
         return CandidateSet(kernel, self.hardware.name, candidates, verdict, times)
 
-    def _chosen(self, scores: npt.NDArray[np.float64], space: Sequence[ReductionTile]) -> tuple[int, ...]:
+    def _chosen(self, scores: npt.NDArray[np.float64], space: TileSpace) -> tuple[int, ...]:
         ranker = self.guard.ranker
         return choose(scores, space, self.top_k, diversity=ranker.manifest.diversity if ranker else 0.0)

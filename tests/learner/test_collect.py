@@ -103,7 +103,7 @@ def test_every_tile_of_every_kernel_is_a_row_with_its_result(out: Path) -> None:
     corpus = read_corpus(out)
     assert names(corpus) == [one.workload for one in WORKLOADS]
     assert [one.kernel for one in corpus.sweeps] == kernels(WORKLOADS)
-    assert all(one.tiles == lattice(one.kernel, CPU) for one in corpus.sweeps)
+    assert all(one.tiles == lattice(one.kernel, CPU).tiles for one in corpus.sweeps)
     rows, metadata = read_rows(out)
     assert metadata == {"toolchain": "fake 1.0"}
     for row in rows:
