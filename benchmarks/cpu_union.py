@@ -39,6 +39,7 @@ from tileguard.learner.pipeline import bare_manifest
 from tileguard.learner.progress import collect_with_progress
 from tileguard.learner.train import TrainConfig, design_matrix, feature_ranges, fit, library_versions
 from tileguard.learner.workloads import BENCH_KERNELS, Workload, cpu_workloads
+from tileguard.runtime.cli import console as wide_console
 from tileguard.runtime.devices.base import OK
 from tileguard.runtime.devices.cpu import CpuDevice
 from tileguard.runtime.fallback import formula_tiles
@@ -225,7 +226,7 @@ def again(
 
 def show(report: dict[str, Any]) -> None:
     """The table, and the verdict under it."""
-    console = Console()
+    console = wide_console()
     title = f"{report['hardware']['name']}, trained on {report['training']['kernels']} kernels less one operation"
     table = Table(title=title)
     left = ("kernel", "winner", "dense best")

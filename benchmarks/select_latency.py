@@ -33,6 +33,7 @@ from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
 from tileguard.learner.corpus import read_corpus
 from tileguard.runtime.guard import GuardPolicy
+from tileguard.runtime.lattice import lattice
 from tileguard.runtime.selector import SelectionTimes, Selector
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +42,9 @@ RESULT = ROOT / "benchmarks" / "results" / "select_latency.json"
 HARDWARE = "h200"
 TARGET_US = {"p50": 1000.0, "p99": 3000.0}
 MUST_BE_ABSENT = ("lightgbm", "matplotlib", "mlflow", "pandas", "pyarrow", "rich", "sklearn", "torch", "typer")
+LARGE_LATTICE = 190
+"""Kernels with as many tiles to rank are told apart: ranking is most of the time, and grows with them."""
+
 PATIENT = GuardPolicy(score_budget_s=10.0)
 
 Work = Sequence[tuple[ReductionKernel, tuple[ReductionTile, ...]]]
@@ -91,6 +95,8 @@ def measure(model: str | None, *, repeats: int, starts: int) -> dict[str, Any]:
     runs = [fresh_process(model, work) for _ in range(starts)]
     selector = Selector(HARDWARE, model=model, policy=PATIENT)
     rounds = [[as_row(selector.select(kernel, host).times) for kernel, host in work] for _ in range(repeats + 1)]
+    cold, warm = np.array([run["times"] for run in runs]), np.array(rounds[1:])
+    large = [i for i, (kernel, _) in enumerate(work) if len(lattice(kernel, selector.hardware)) >= LARGE_LATTICE]
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": host_cpu().name.removeprefix("cpu-"),
@@ -101,8 +107,13 @@ def measure(model: str | None, *, repeats: int, starts: int) -> dict[str, Any]:
         "verdicts": dict(Counter(runs[0]["verdicts"])),
         "tiles_per_kernel_mean": round(statistics.fmean(runs[0]["tiles"]), 1),
         "target_us": TARGET_US,
-        "cold": percentiles(np.array([run["times"] for run in runs])),
-        "warm": percentiles(np.array(rounds[1:])),
+        "cold": percentiles(cold),
+        "warm": percentiles(warm),
+        "around_200_tiles": {
+            "kernels": len(large),
+            "cold": percentiles(cold[:, large]),
+            "warm": percentiles(warm[:, large]),
+        },
         "start": {
             "n": starts,
             "import_ms": round(statistics.median(run["import_ms"] for run in runs), 1),

@@ -8,6 +8,7 @@ import importlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -344,6 +345,41 @@ def test_one_overrun_does_not_spoil_the_next_answer(gate: threading.Event) -> No
     assert scores.tolist() == pseudo_scores(HOST).tolist()
 
 
+def test_a_ranker_that_only_computes_leaves_the_deadline_s_thread_once_it_has_answered() -> None:
+    threads: list[str] = []
+
+    def note(tiles: Sequence[ReductionTile]) -> Any:
+        threads.append(threading.current_thread().name)
+        return pseudo_scores(tiles)
+
+    for computes_only in (False, True):
+        ranker = FakeRanker(manifest_for("h200"), note)
+        ranker.computes_only = computes_only  # type: ignore[attr-defined]
+        guard = Guard(lambda ranker=ranker: ranker, H200, PATIENT)  # type: ignore[misc]
+        assert all(guard.ask(KERNEL, HOST)[0].trusted for _ in range(3))
+    here = threading.current_thread().name
+    assert [name == here for name in threads] == [False, False, False, False, True, True]
+
+
+def test_a_late_answer_on_the_caller_s_thread_is_not_used_and_ends_that_way() -> None:
+    naps: Iterator[float] = iter([0.0, 0.2, 0.0])
+    threads: list[str] = []
+
+    def slow(tiles: Sequence[ReductionTile]) -> Any:
+        threads.append(threading.current_thread().name)
+        time.sleep(next(naps))
+        return pseudo_scores(tiles)
+
+    ranker = FakeRanker(manifest_for("h200"), slow)
+    ranker.computes_only = True  # type: ignore[attr-defined]
+    guard = Guard(lambda: ranker, H200, GuardPolicy(score_budget_s=0.1))
+    answers = [guard.ask(KERNEL, HOST) for _ in range(3)]
+    assert [found.reason for found, _ in answers] == [Reason.TRUST, Reason.OVER_BUDGET, Reason.TRUST]
+    assert answers[1][1] is None
+    here = threading.current_thread().name
+    assert [name == here for name in threads] == [False, True, False]
+
+
 def test_loading_that_hangs_is_tried_once(
     gate: threading.Event, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +405,7 @@ def test_an_endless_budget_may_be_given() -> None:
 def test_a_hung_model_does_not_keep_the_interpreter_from_ending() -> None:
     code = """
 import threading
+import time
 from tests.support import FakeRanker, manifest_for
 from tileguard.features import ReductionKernel
 from tileguard.runtime import GuardPolicy, Selector

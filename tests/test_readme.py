@@ -1,0 +1,33 @@
+"""The README speaks the truth: its code runs, its table is the results file's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from benchmarks.held_out import BEGIN, END, readme_block
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_quick_start_runs_as_printed(capsys: object) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code.count("\n") <= 20
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    chosen = names["chosen"]
+    assert chosen.verdict.trusted  # type: ignore[attr-defined]
+    assert len(chosen.tiles) > 8  # type: ignore[attr-defined]
+
+
+def test_the_table_of_results_is_that_of_the_results_file() -> None:
+    result = json.loads((ROOT / "benchmarks" / "results" / "held_out_h200.json").read_text(encoding="utf-8"))
+    assert README.split(BEGIN)[1].split(END)[0].strip() == readme_block(result).strip()
+
+
+def test_every_file_that_the_docs_link_to_exists() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
