@@ -84,10 +84,12 @@ def readme_block(result: dict[str, Any]) -> str:
     loses = result["model_loses"]["model@8"]
     rows += [
         "",
-        f"{result['kernels']} kernels in {result['families']} families, {result['folds']} folds by family; slowdown is "
-        f"the best time in the set ÷ the dense best. Superset violations: {result['superset_violations']}. Eight tiles of "
-        f"the model alone are over 2 % slower than the formula's on {percent(loses['formula'])} of kernels, than the "
-        f"host's default on {percent(loses['host_default'])}.",
+        (
+            f"{result['kernels']} kernels in {result['families']} families, {result['folds']} folds by family; slowdown is "
+            f"the best time in the set ÷ the dense best. Superset violations: {result['superset_violations']}. Eight tiles of "
+            f"the model alone are over 2 % slower than the formula's on {percent(loses['formula'])} of kernels, than the "
+            f"host's default on {percent(loses['host_default'])}."
+        ),
     ]
     return "\n".join(rows)
 
