@@ -7,16 +7,11 @@ both files at worst, and those in the Parquet file count.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
 import math
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec
@@ -25,11 +20,9 @@ from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.devices.base import OK, CandidateError, Compiled, Device, Timing
 from tileguard.runtime.lattice import lattice
 
-from .corpus import KERNEL_FIELDS, RESULT_FIELDS, TILE_FIELDS, read_rows, row_kernel, row_tile, write_corpus
+from .corpus import RESULT_FIELDS, TILE_FIELDS, read_rows, row_kernel, write_corpus
+from .journal import Journal, Row, journal_path, locked, spare_path, sync
 from .workloads import Workload, check_distinct
-
-logger = logging.getLogger("tileguard")
-Row = dict[str, Any]
 
 TOOLCHAIN = "toolchain"
 """Key of the corpus's metadata under which the device's toolchain stands."""
@@ -113,7 +106,7 @@ def collect(
         raise InvalidInput("budget_s", budget_s, "a positive number of seconds, or None")
     check_distinct(workloads)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(out):
+    with locked(out):
         run = _Run(workloads, device, out, budget_s, on_progress or (lambda progress: None))
         try:
             run.sweep_all()
@@ -160,16 +153,6 @@ def sweep(
     ]
 
 
-def journal_path(out: str | Path) -> Path:
-    """The journal beside a corpus: one JSON object a line, a finished kernel each."""
-    return _beside(Path(out), ".partial.jsonl")
-
-
-def lock_path(out: str | Path) -> Path:
-    """The file that a collector of `out` holds locked while it runs."""
-    return _beside(Path(out), ".lock")
-
-
 class _Run:
     """One run of collect, under the lock."""
 
@@ -184,7 +167,7 @@ class _Run:
         self.started = time.monotonic()
         self.swept = self.failed = self.tiles_done = 0
         self._device, self._out, self._budget_s, self._tell = device, out, budget_s, tell
-        self._journal = _Journal(journal_path(out), device)
+        self._journal = Journal(journal_path(out), device)
         _remove_leftovers(out)
         self._old = _old_rows(out, device)
         self._journal.check()
@@ -214,8 +197,8 @@ class _Run:
         new = [row for name, rows in entries.items() if name not in hopeless for row in rows]
         if new:
             write_corpus([*self._old, *new], self._out, metadata={TOOLCHAIN: self._device.toolchain})
-            _sync(self._out)
-            _sync(self._out.parent)
+            sync(self._out)
+            sync(self._out.parent)
         self._journal.keep(hopeless)
         return tuple(hopeless)
 
@@ -241,85 +224,6 @@ class _Run:
         self._journal.append(rows)
         self.swept += 1
         tell(done=True, best_us=min((row["us"] for row in rows if row["status"] == OK), default=None))
-
-
-class _Journal:
-    """Finished kernels, one JSON line each: {"toolchain", "kernel": columns, "rows": [columns]}."""
-
-    def __init__(self, path: Path, device: Device) -> None:
-        self._path = path
-        self._device = device
-
-    def read(self) -> dict[str, list[Row]]:
-        """Corpus rows by kernel_id, in order; a torn last line is cut off the file first."""
-        return {entry["kernel"]["kernel_id"]: rows for _, entry, rows in self._entries()}
-
-    def check(self) -> None:
-        """Raises InvalidInput where a kernel was measured on another hardware, with another toolchain, or over other
-        tiles than a sweep would take now."""
-        hardware, toolchain = self._device.hardware, self._device.toolchain
-        for number, entry, rows in self._entries():
-            self._must(number, "hardware", rows[0]["hardware"], hardware.name)
-            self._must(number, "toolchain", entry["toolchain"], toolchain)
-            kernel = row_kernel(rows[0])
-            found, wanted = tuple(map(row_tile, rows)), lattice(kernel, hardware).tiles
-            if found != wanted:
-                self._must(number, "tiles", f"{len(found)} tiles", f"the present lattice ({len(wanted)} tiles)")
-
-    def append(self, rows: Sequence[Row]) -> None:
-        """Add one kernel; on disk when this returns."""
-        columns = [name for name, _, _ in KERNEL_FIELDS]
-        entry: dict[str, Any] = {
-            "toolchain": self._device.toolchain,
-            "kernel": {name: rows[0][name] for name in columns},
-            "rows": [{name: value for name, value in row.items() if name not in columns} for row in rows],
-        }
-        fresh = not self._path.exists()
-        with self._path.open("ab") as stream:
-            stream.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        if fresh:
-            _sync(self._path.parent)
-
-    def keep(self, names: Iterable[str]) -> None:
-        """Drop all kernels but `names`, and the file where none is left."""
-        wanted = set(names)
-        lines = [json.dumps(entry, separators=(",", ":")) + "\n" for _, entry, rows in self._entries()
-                 if rows[0]["kernel_id"] in wanted]  # fmt: skip
-        if lines:
-            temporary = _spare(self._path)
-            temporary.write_text("".join(lines), encoding="utf-8")
-            _sync(temporary)
-            temporary.replace(self._path)
-        else:
-            self._path.unlink(missing_ok=True)
-
-    def _entries(self) -> list[tuple[int, dict[str, Any], list[Row]]]:
-        """(line number, entry, rows) of each line; the first of several lines of one kernel counts."""
-        if not self._path.exists():
-            return []
-        content = self._path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.truncate(self._path, whole)
-        found: dict[str, tuple[int, dict[str, Any], list[Row]]] = {}
-        for number, line in enumerate(content[:whole].splitlines(), start=1):
-            try:
-                entry = json.loads(line)
-                rows = [entry["kernel"] | row for row in entry["rows"]]
-                found.setdefault(rows[0]["kernel_id"], (number, {**entry, "toolchain": str(entry["toolchain"])}, rows))
-            except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-                self._reject(number, "line", f"{type(error).__name__}: {error}", "what a collector wrote")
-        return list(found.values())
-
-    def _must(self, number: int, what: str, found: str, wanted: str) -> None:
-        if found != wanted:
-            self._reject(number, what, found, wanted)
-
-    def _reject(self, number: int, what: str, found: str, wanted: str) -> None:
-        cure = "delete the journal to measure its kernels anew, or collect into another file"
-        raise InvalidInput(f"{self._path}, line {number}, {what}", found, f"{wanted}; {cure}")
 
 
 def _kernel_columns(workload: Workload, hardware: HardwareSpec) -> Row:
@@ -370,58 +274,5 @@ def _remove_leftovers(out: Path) -> None:
     """Temporary files of a run that was killed as it wrote: `OUT.<random>.tmp`, and the journal's."""
     for path in out.parent.iterdir():
         middle = path.name.removeprefix(out.name + ".").removesuffix(".tmp")
-        if path.name == f"{out.name}.{middle}.tmp" and ("." not in middle or path == _spare(journal_path(out))):
+        if path.name == f"{out.name}.{middle}.tmp" and ("." not in middle or path == spare_path(journal_path(out))):
             path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Hold the lock of `out`; raises InvalidInput where another process does. It dies with its holder."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        logger.warning("no file locks on this system: run one collector at a time on %s", out)
-        yield
-        return
-    path = lock_path(out)
-    while True:
-        stream = path.open("ab")
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            stream.close()
-            raise InvalidInput("out", str(out), "a file that no other collector writes at the moment") from None
-        # The last holder removes the file: what we locked may be gone, and others would lock a new one.
-        if _same_file(stream, path):
-            break
-        stream.close()
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        stream.close()
-
-
-def _same_file(stream: Any, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _sync(path: Path) -> None:
-    """Have a file, or a directory's entries, on disk."""
-    with contextlib.suppress(PermissionError):  # directories cannot be opened on Windows
-        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _spare(journal: Path) -> Path:
-    return _beside(journal, ".tmp")
-
-
-def _beside(out: Path, ending: str) -> Path:
-    return out.with_name(out.name + ending)

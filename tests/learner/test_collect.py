@@ -22,9 +22,9 @@ from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
-from tileguard.learner import collect as collect_module
-from tileguard.learner.collect import CollectProgress, collect, journal_path, lock_path, sweep
+from tileguard.learner.collect import CollectProgress, collect, sweep
 from tileguard.learner.corpus import Corpus, read_corpus, read_rows, write_corpus
+from tileguard.learner.journal import Journal, journal_path, lock_path
 from tileguard.learner.progress import bars, clock, collect_with_progress, lines
 from tileguard.learner.workloads import Workload, cpu_workload
 from tileguard.runtime.devices.base import Compiled, CompileError, OutOfResource, Timing
@@ -154,7 +154,7 @@ DEATHS = {
     "timing the fourth kernel": "device.on_bench = lambda kernel: kernel.xnumel == 8 and die()",
     "before the journal is synced": "os.fsync = lambda descriptor: die()",
     "after the second line": "append = Journal.append; Journal.append = lambda *a: (append(*a), len(device.seen) == 2 and die())",
-    "half a line written": "collect.json = Half",
+    "half a line written": "journal.json = Half",
     "before the corpus is written": "collect.write_corpus = die",
     "half the corpus written": "corpus.pq.write_table = lambda table, path, **_: (open(path, 'wb').write(b'PAR1'), die())",
     "before the corpus is put in place": "from pathlib import Path; Path.replace = die",
@@ -165,8 +165,8 @@ DEATHS = {
 KILLED = """
 import json, os, signal, sys
 from tests.learner.test_collect import FakeDevice, WORKLOADS
-from tileguard.learner import collect, corpus
-Journal = collect._Journal
+from tileguard.learner import collect, corpus, journal
+Journal = collect.Journal
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_a_last_line_torn_at_any_byte_is_cut_off(tmp_path: Path) -> None:
     for cut in range(len(second)):
         torn = journal_path(out)
         torn.write_bytes(first + second[:cut])
-        read = collect_module._Journal(torn, FakeDevice()).read()
+        read = Journal(torn, FakeDevice()).read()
         assert list(read) == [TINY.workload]
         assert torn.read_bytes() == first
     for cut in (0, 1, len(second) // 2, len(second) - 1):
