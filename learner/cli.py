@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
+from tileguard import models
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.runtime.cli import JSON_VERSION, Json, app, console, print_json
+from tileguard.runtime.guard import ModelRejected, check_fit
+from tileguard.runtime.ranker import OnnxRanker, load_ranker
+
+if TYPE_CHECKING:
+    from .corpus import Corpus
 
 corpus_app = typer.Typer(no_args_is_help=True, help="Dense measurements: import, look at, validate.")
 app.add_typer(corpus_app, name="corpus")
@@ -80,18 +87,24 @@ def evaluate_command(
     """Judge every selector on dense measurements: loss tiers against the dense best, tiles compiled, superset checks."""
     from .corpus import read_corpora
     from .evaluate import evaluate
+    from .pipeline import champion_model
     from .tables import evaluation_notes, selector_table
 
     corpus = read_corpora(corpora, hardware=hardware)
     spec = corpus_hardware(corpus, hardware)
-    evaluation = evaluate(corpus, spec, load_model(model, spec), ks=parse_ks(top_k))
+    ranker = load_model(model, spec) if model != "none" else None
+    evaluation = evaluate(
+        corpus, spec, champion_model(ranker, spec) if ranker is not None else None, ks=parse_ks(top_k)
+    )
+    seen = trained_on(ranker, corpus)
     if as_json:
-        print_json({"version": JSON_VERSION, **evaluation.to_json()})
+        print_json({"version": JSON_VERSION, **evaluation.to_json(), "trained_on": seen})
         return
     title = f"{len(corpus.sweeps)} kernels on {spec.name}; best time in the set ÷ dense best; model: {model}"
     console().print(selector_table(evaluation, title=title))
     for note in evaluation_notes(evaluation):
         console().print(note)
+    warn_trained_on(model, seen)
 
 
 @app.command("compare")
@@ -106,11 +119,14 @@ def compare_command(
     """Two models side by side: by tier, by regime, and the kernels where they differ most."""
     from .corpus import read_corpora
     from .evaluate import evaluate
+    from .pipeline import champion_model
     from .tables import compare_tables, differences
 
     corpus = read_corpora(corpora, hardware=hardware)
     spec = corpus_hardware(corpus, hardware)
-    one, other = (evaluate(corpus, spec, load_model(name, spec), ks=[top_k]) for name in (model_a, model_b))
+    rankers = [load_model(name, spec) for name in (model_a, model_b)]
+    one, other = (evaluate(corpus, spec, champion_model(ranker, spec), ks=[top_k]) for ranker in rankers)
+    seen = [trained_on(ranker, corpus) for ranker in rankers]
     selectors = (f"model@{top_k}", f"union@{top_k}")
     if as_json:
         print_json(
@@ -118,11 +134,14 @@ def compare_command(
                 "version": JSON_VERSION, "kernels": len(corpus.sweeps), "a": model_a, "b": model_b,
                 "selectors": {s: {"a": one.summary(s), "b": other.summary(s)} for s in selectors},
                 "differences": differences(one, other, selectors[0]),
+                "trained_on": {"a": seen[0], "b": seen[1]},
             }
         )  # fmt: skip
         return
     for table in compare_tables(one, other, (f"A {model_a}", f"B {model_b}"), selectors[0]):
         console().print(table)
+    for name, files in zip((model_a, model_b), seen, strict=True):
+        warn_trained_on(name, files)
 
 
 @app.command("train")
@@ -208,7 +227,7 @@ def demo_command(
     run_demo(out, console())
 
 
-def corpus_hardware(corpus: Any, asked: str | None) -> HardwareSpec:
+def corpus_hardware(corpus: Corpus, asked: str | None) -> HardwareSpec:
     """The one hardware of a corpus; `asked`, where given, must be it."""
     names = sorted({sweep.hardware for sweep in corpus.sweeps})
     if asked is not None:
@@ -221,23 +240,30 @@ def corpus_hardware(corpus: Any, asked: str | None) -> HardwareSpec:
     return known_hardware(names[0])
 
 
-def load_model(text: str, spec: HardwareSpec) -> Any:
-    """`--model` for evaluate and compare: a Model, or None for `none`; a model that is refused is an error here."""
-    from tileguard import models
-    from tileguard.runtime.guard import ModelRejected, check_fit
-    from tileguard.runtime.ranker import load_ranker
-
-    from .pipeline import champion_model
-
-    if text == "none":
-        return None
+def load_model(text: str, spec: HardwareSpec) -> OnnxRanker:
+    """`--model` for evaluate and compare; where a guard would fall back, a refused model is an error here."""
     directory = models.champion_path("reduction", spec.name) if text == "champion" else Path(text)
-    ranker = load_ranker(directory, spec)
     try:
+        ranker = load_ranker(directory, spec)
         check_fit(ranker.manifest, family="reduction", hardware=spec)
     except ModelRejected as error:
-        raise InvalidInput("model", text, str(error)) from None
-    return champion_model(ranker, spec)
+        raise InvalidInput("model", text, f"a usable model ({error})") from None
+    return ranker
+
+
+def trained_on(ranker: OnnxRanker | None, corpus: Corpus) -> list[str]:
+    """Files of the corpus that the model was trained on: over those it remembers rather than predicts."""
+    known = set(ranker.manifest.corpora.values()) if ranker is not None else set()
+    return sorted(name for name, digest in corpus.files.items() if digest in known)
+
+
+def warn_trained_on(model: str, files: list[str]) -> None:
+    """Say that figures are too good, where they are."""
+    if files:
+        console().print(
+            f"[yellow]{escape(model)} was trained on {escape(', '.join(files))}: its figures here show what it "
+            "remembers; the manifest's metrics are from families held out[/yellow]"
+        )
 
 
 def parse_ks(text: str) -> list[int]:

@@ -111,11 +111,12 @@ class KernelSweep:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Kernel sweeps in file order, and the digest of their content."""
+    """Kernel sweeps in file order, and the digest of their content. files: name -> digest of each file read."""
 
     sweeps: tuple[KernelSweep, ...]
     digest: str
     path: str
+    files: Mapping[str, str]
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -129,7 +130,7 @@ class Corpus:
     def subset(self, indices: Iterable[int]) -> Corpus:
         """The sweeps at `indices`, as a corpus of their own."""
         sweeps = tuple(self.sweeps[i] for i in indices)
-        return Corpus(sweeps, content_digest(sweeps), self.path)
+        return Corpus(sweeps, content_digest(sweeps), self.path, self.files)
 
 
 def read_corpus(path: str | Path, *, hardware: str | None = None) -> Corpus:
@@ -182,7 +183,8 @@ def read_corpora(paths: Sequence[str | Path], *, hardware: str | None = None) ->
                 raise CorpusError(corpus.path, "kernel_id", sweep.kernel_id, f"no kernel of {seen[sweep.kernel_id]}")
             seen[sweep.kernel_id] = corpus.path
     sweeps = tuple(sweep for corpus in corpora for sweep in corpus.sweeps)
-    return Corpus(sweeps, content_digest(sweeps), ", ".join(corpus.path for corpus in corpora))
+    files = {name: digest for corpus in corpora for name, digest in corpus.files.items()}
+    return Corpus(sweeps, content_digest(sweeps), ", ".join(corpus.path for corpus in corpora), files)
 
 
 def write_corpus(
@@ -248,7 +250,8 @@ def _from_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Corpus:
     for row in rows:
         groups.setdefault(row["kernel_id"], []).append(row)
     sweeps = tuple(_sweep(group) for group in groups.values())
-    return Corpus(sweeps, content_digest(sweeps), str(path))
+    digest = content_digest(sweeps)
+    return Corpus(sweeps, digest, str(path), {path.name: digest})
 
 
 def _sweep(rows: list[dict[str, Any]]) -> KernelSweep:

@@ -103,7 +103,7 @@ def train_model(
         ranges=feature_ranges(matrices),
         onnx_sha256=hashlib.sha256(onnx).hexdigest(),
         diversity=config.diversity,
-        corpora={Path(name).name: corpus.digest for name in corpus.path.split(", ")},
+        corpora=dict(corpus.files),
         command=command,
         seed=config.seed,
         parameters=config.asdict(),
