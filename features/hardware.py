@@ -67,9 +67,10 @@ class HardwareSpec:
         return self.warp_size > 1
 
 
-def _nvidia(name: str, *, l2_bytes: int, dram_bytes_per_s: float) -> HardwareSpec:
+def _nvidia(name: str, *, cores: int, l2_bytes: int, dram_bytes_per_s: float) -> HardwareSpec:
+    """A data-centre GPU of compute capability 9.0 or 10.0: what one SM holds is the same over them."""
     return HardwareSpec(
-        name, "nvidia", cores=132, onchip_bytes=227 * 1024, onchip_overhead=1.0, l2_bytes=l2_bytes,
+        name, "nvidia", cores=cores, onchip_bytes=227 * 1024, onchip_overhead=1.0, l2_bytes=l2_bytes,
         dram_bytes_per_s=dram_bytes_per_s, warp_size=32, max_threads_per_core=2048, max_threads_per_block=1024,
         max_blocks_per_core=32, registers_per_core=65536,
     )  # fmt: skip
@@ -92,8 +93,8 @@ _SPECS = (
             l1_bytes=512 * 1024, l0c_bytes=256 * 1024, align=16, min_burst_bytes=256,
         ),
     ),
-    _nvidia("h100", l2_bytes=50 * 1024 * 1024, dram_bytes_per_s=3.35e12),
-    _nvidia("h200", l2_bytes=60 * 1024 * 1024, dram_bytes_per_s=4.8e12),
+    _nvidia("h100", cores=132, l2_bytes=50 * 1024 * 1024, dram_bytes_per_s=3.35e12),
+    _nvidia("h200", cores=132, l2_bytes=60 * 1024 * 1024, dram_bytes_per_s=4.8e12),
 )  # fmt: skip
 
 KNOWN: dict[str, HardwareSpec] = {spec.name: spec for spec in _SPECS}

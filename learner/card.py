@@ -80,7 +80,7 @@ def model_card(manifest: Manifest) -> str:
 def _row(name: str, summary: Mapping[str, Any], *columns: str) -> str:
     shares = [_percent(summary[tier]) for tier in _TIERS]
     rest = [f"{summary[key]:.3f}" for key in ("geomean", "p95", "worst")]
-    return "| " + " | ".join([name, *columns, *shares, *rest, f"{summary['n_pred_mean']:.1f}"]) + " |"
+    return "| " + " | ".join([name, *columns, *shares, *rest, f"{summary['set_mean']:.1f}"]) + " |"
 
 
 def _percent(share: float) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from tileguard import models
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.runtime.cli import JSON_VERSION, Json, app, console, print_json
 from tileguard.runtime.guard import ModelRejected, check_fit
 from tileguard.runtime.ranker import OnnxRanker, load_ranker
+from tileguard.runtime.selector import load_champion
 
 if TYPE_CHECKING:
     from .corpus import Corpus
@@ -101,7 +102,7 @@ def evaluate_command(
         print_json({"version": JSON_VERSION, **evaluation.to_json(), "trained_on": seen})
         return
     title = f"{len(corpus.sweeps)} kernels on {spec.name}; best time in the set ÷ dense best; model: {model}"
-    console().print(selector_table(evaluation, title=title))
+    console().print(selector_table(evaluation, title=title, width=console().width))
     for note in evaluation_notes(evaluation):
         console().print(note)
     warn_trained_on(model, seen)
@@ -166,7 +167,7 @@ def train_command(
     config = TrainConfig(seed=seed, folds=folds)
     if rounds is not None:
         config = dataclasses.replace(config, rounds=rounds)
-    command = " ".join(["tileguard", "train", *(f"corpora/{p.name}" for p in corpora), *_flags(seed, rounds, folds)])
+    command = shlex.join(["tileguard", "train", *map(str, corpora), "--out", str(out), *_flags(seed, rounds, folds)])
     console_ = console()
     step = (lambda text: None) if as_json else (lambda text: console_.print(f"[dim]{text} …[/dim]"))
     result = train_and_record(corpus, spec, config, out=out, store=store, command=command, on_step=step)
@@ -175,7 +176,7 @@ def train_command(
         return
     evaluation = result.trained.held_out.evaluation
     title = f"{len(corpus.sweeps)} kernels on {spec.name}, each judged by a model that saw none of its family"
-    console_.print(selector_table(evaluation, title=title))
+    console_.print(selector_table(evaluation, title=title, width=console_.width))
     for note in evaluation_notes(evaluation):
         console_.print(note)
     console_.print(f"model {result.model_dir}; figures {result.figures_dir}; {result.where}")
@@ -190,7 +191,9 @@ def _flags(seed: int, rounds: int | None, folds: int) -> list[str]:
 def collect_command(
     out: Annotated[Path, typer.Option(help="The Parquet corpus to write, or to go on with.")],
     device: Annotated[str, typer.Option(help="cpu: compiled by LLVM, timed on this machine.")] = "cpu",
-    workloads: Annotated[Path | None, typer.Option(help="JSON list of {op, xnumel, rnumel, dtype, inner}.")] = None,
+    workloads: Annotated[
+        Path | None, typer.Option(help="JSON list of {op, xnumel, rnumel, dtype}, with inner: false for an outer axis.")
+    ] = None,
     count: Annotated[int, typer.Option(help="How many generated kernels, without --workloads.")] = 60,
     seed: Annotated[int, typer.Option(help="Of the generated kernels.")] = 0,
     budget: Annotated[float | None, typer.Option(help="Seconds; it stops after the kernel in work.")] = None,
@@ -242,9 +245,8 @@ def corpus_hardware(corpus: Corpus, asked: str | None) -> HardwareSpec:
 
 def load_model(text: str, spec: HardwareSpec) -> OnnxRanker:
     """`--model` for evaluate and compare; where a guard would fall back, a refused model is an error here."""
-    directory = models.champion_path("reduction", spec.name) if text == "champion" else Path(text)
     try:
-        ranker = load_ranker(directory, spec)
+        ranker = load_champion(spec) if text == "champion" else load_ranker(text, spec)
         check_fit(ranker.manifest, family="reduction", hardware=spec)
     except ModelRejected as error:
         raise InvalidInput("model", text, f"a usable model ({error})") from None

@@ -49,10 +49,15 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Per selector, one candidate set and one slowdown a kernel, in the corpus's order."""
+    """Per selector, one candidate set and one slowdown a kernel, in the corpus's order.
+
+    sets: the measured tiles of each; sizes: tiles of the whole set, those included that the sweep did not measure
+    and a compiler would compile all the same.
+    """
 
     corpus: Corpus
     sets: Mapping[str, tuple[Candidates, ...]]
+    sizes: Mapping[str, tuple[int, ...]]
     superset_violations: int
     verdicts: Mapping[str, int]
 
@@ -78,6 +83,8 @@ class Evaluation:
             "time_weighted": float(chosen / sum(sweep.best_us for sweep in sweeps)),
             "n_pred_mean": float(n_pred.mean()),
             "n_pred_p95": float(np.percentile(n_pred, 95)),
+            "set_mean": float(np.mean([self.sizes[selector][i] for i in where])),
+            "set_p95": float(np.percentile([self.sizes[selector][i] for i in where], 95)),
             "snap1": snap(sweeps, sets, slowdown, factor=1.0),
             "snap2": snap(sweeps, sets, slowdown, factor=2.0),
         }
@@ -111,22 +118,29 @@ def evaluate(
     """
     sweeps = corpus.sweeps
     sets: dict[str, tuple[Candidates, ...]] = {}
+    sizes: dict[str, tuple[int, ...]] = {}
     for name, select in baseline_selectors(hardware).items():
         if name.startswith("host") and not any(sweep.host_default or sweep.host_max_autotune for sweep in sweeps):
             continue  # a device that generates its own kernels has no host list to beat
         sets[name] = tuple(only_measured(sweep, select(sweep)) for sweep in sweeps)
+        sizes[name] = tuple(map(len, sets[name]))
+    sizes["formula"] = tuple(len(formula_tiles(sweep.kernel, hardware)) for sweep in sweeps)
+    if hardware.has_warps:
+        every = (formula_tiles(sweep.kernel, hardware, all_warps=True) for sweep in sweeps)
+        sizes["formula_all_warps"] = tuple(map(len, every))
     violations = 0
     verdicts: dict[str, int] = {}
     if model is not None:
         orders = model_orders(corpus, model, max(ks))
         for k in ks:
             alone = tuple(order[:k] for order in orders)
-            unions = []
+            unions, lengths = [], []
             for i, sweep in enumerate(sweeps):
                 host = tuple(sweep.tiles[j] for j in sweep.host_default)
                 space = [sweep.tiles[j] for j in sweep.measured]
                 result = model.selector_of(i, k).select(sweep.kernel, host, space=space)
                 verdicts[result.verdict.reason] = verdicts.get(result.verdict.reason, 0) + 1
+                lengths.append(len(result.tiles))
                 unions.append(only_measured(sweep, measured(sweep, result.tiles)))
                 parts = {*host, *formula_tiles(sweep.kernel, hardware)}
                 if result.verdict.reason in (Reason.TRUST, Reason.OUT_OF_RANGE):
@@ -134,7 +148,8 @@ def evaluate(
                 violations += not parts <= set(result.tiles)
             sets[f"model@{k}"] = alone
             sets[f"union@{k}"] = tuple(unions)
-    return Evaluation(corpus, sets, violations, verdicts)
+            sizes[f"model@{k}"], sizes[f"union@{k}"] = tuple(map(len, alone)), tuple(lengths)
+    return Evaluation(corpus, sets, sizes, violations, verdicts)
 
 
 def baseline_selectors(hardware: HardwareSpec) -> dict[str, Callable[[KernelSweep], Candidates]]:

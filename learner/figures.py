@@ -270,7 +270,7 @@ def _loss_panel(axes: Axes, evaluation: Evaluation, name: str) -> None:
     _title(
         axes, name,
         f"lossless {_percent(summary['lossless'])}   severe {_percent(summary['severe'])}"
-        f"   {summary['n_pred_mean']:.1f} tiles compiled",
+        f"   {summary['set_mean']:.1f} tiles compiled",
     )  # fmt: skip
     _strip(axes)
 

@@ -54,14 +54,14 @@ def bars(console: Console) -> Iterator[Tell]:
     )
     # Drawn from here and by no thread of its own: that one would wake up in the middle of a measurement.
     with Progress(*columns, console=console, auto_refresh=False) as progress:
-        kernels = progress.add_task("kernels", total=None, note="")
-        tiles = progress.add_task("", total=None, note="")
+        kernels = progress.add_task("kernels", total=None, note="", visible=False)
+        tiles = progress.add_task("", total=None, note="", visible=False)
         drawn = 0.0
 
         def tell(now: CollectProgress) -> None:
             nonlocal drawn
             note = f"{clock(now.seconds)} gone, {clock(now.left_s)} left, {now.failed} tiles failed"
-            progress.update(kernels, total=now.kernels, completed=now.kernels_done, note=note)
+            progress.update(kernels, total=now.kernels, completed=now.kernels_done, note=note, visible=True)
             step = "timing" if now.kernel_tiles_done == now.kernel_tiles and not now.kernel_done else "tiles"
             progress.update(
                 tiles,
@@ -69,6 +69,7 @@ def bars(console: Console) -> Iterator[Tell]:
                 total=now.kernel_tiles,
                 completed=now.kernel_tiles_done,
                 note=step,
+                visible=True,
             )
             if step == "timing" or now.kernel_done or time.monotonic() - drawn >= REFRESH_S:
                 progress.refresh()

@@ -82,7 +82,7 @@ def training_figures(trained: Trained) -> dict[str, Figure]:
     evaluation = held_out.evaluation
     shown = [name for name in ("host_default", "formula", "model@8", "union@8") if name in evaluation.sets]
     points = {
-        name: (evaluation.summary(name)["n_pred_mean"], evaluation.summary(name)["lossless"])
+        name: (evaluation.summary(name)["set_mean"], evaluation.summary(name)["lossless"])
         for name in evaluation.sets
         if not name.startswith(("dense", "model@"))
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -14,32 +13,59 @@ TIER_COLUMNS = ("lossless", "loss_5_10", "loss_10_30", "severe")
 TIER_TITLES = ("≤ 5 %", "5–10 %", "10–30 %", "> 30 %")
 
 
-def selector_table(evaluation: Evaluation, *, title: str) -> Table:
+WIDE = 145
+"""Columns of a terminal that the whole table of selectors needs; a narrower one gets the columns that matter most."""
+
+
+def selector_table(evaluation: Evaluation, *, title: str, width: int = WIDE) -> Table:
     """One row a selector: loss tiers, geomean, p95, worst, time-weighted, snap hits, tiles compiled."""
+    columns = {
+        **dict(zip(TIER_TITLES, TIER_COLUMNS, strict=True)),
+        "geomean": "geomean", "p5": "p5", "p95": "p95", "worst": "worst", "Σ time": "time_weighted",
+        "snap 1": "snap1", "snap 2": "snap2", "measured": "n_pred_mean", "tiles": "set_mean", "p95 tiles": "set_p95",
+    }  # fmt: skip
+    if width < WIDE:
+        kept = ("≤ 5 %", "> 30 %", "geomean", "worst", "tiles")
+        columns = {label: key for label, key in columns.items() if label in kept}
     table = _table(title)
     table.add_column("selector", no_wrap=True)
-    for name in (*TIER_TITLES, "geomean", "p5", "p95", "worst", "Σ time", "snap 1", "snap 2", "tiles", "p95 tiles"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for label in columns:
+        table.add_column(label, justify="right", no_wrap=True)
     for name in evaluation.sets:
-        s = evaluation.summary(name)
-        ours = name.startswith(("model@", "union@"))
-        table.add_row(
-            name, *_tiers(s), *(f"{s[key]:.3f}" for key in ("geomean", "p5", "p95", "worst", "time_weighted")),
-            percent(s["snap1"]["hit"]), percent(s["snap2"]["hit"]),
-            f"{s['n_pred_mean']:.1f}", f"{s['n_pred_p95']:.0f}", style="bold" if ours else "",
-        )  # fmt: skip
+        summary = evaluation.summary(name)
+        cells = [_cell(key, summary[key]) for key in columns.values()]
+        table.add_row(name, *cells, style="bold" if name.startswith(("model@", "union@")) else "")
     return table
+
+
+LEGEND = (
+    "≤ 5 % … > 30 %: shares of kernels by how far the best tile of the set is behind the dense best; geomean, p95, worst: "
+    "of that slowdown; p5: of its inverse; Σ time: chosen ÷ best over all kernels; snap 1, snap 2: shares of sets that "
+    "hold the fastest tile, or one within a factor of two of it; tiles: the whole set, measured: those of it in the sweep"
+)
+"""What the columns mean."""
+
+
+def _cell(key: str, value: Any) -> str:
+    if key in TIER_COLUMNS:
+        return percent(value)
+    if key.startswith("snap"):
+        return percent(value["hit"])
+    return (
+        f"{value:.0f}" if key == "set_p95" else f"{value:.1f}" if key in ("n_pred_mean", "set_mean") else f"{value:.3f}"
+    )
 
 
 def evaluation_notes(evaluation: Evaluation) -> list[str]:
     """Sentences under the table: superset violations, verdicts, how often the model alone loses."""
     notes = [f"superset violations: {evaluation.superset_violations}"]
     if evaluation.verdicts:
-        notes.append("verdicts: " + ", ".join(f"{reason} {count}" for reason, count in evaluation.verdicts.items()))
+        counts = ", ".join(f"{reason} {count}" for reason, count in evaluation.verdicts.items())
+        notes.append(f"verdicts over every kernel and k: {counts}")
     for name, loses in evaluation.to_json()["model_loses"].items():
         against = ", ".join(f"{other} on {percent(share)}" for other, share in loses.items())
         notes.append(f"{name} alone is over 2 % slower than {against} of kernels")
-    return notes
+    return [*notes, LEGEND]
 
 
 def compare_tables(a: Evaluation, b: Evaluation, names: tuple[str, str], selector: str) -> list[Table]:
@@ -51,7 +77,7 @@ def compare_tables(a: Evaluation, b: Evaluation, names: tuple[str, str], selecto
     one, other = a.summary(selector), b.summary(selector)
     for key, label in zip(TIER_COLUMNS, TIER_TITLES, strict=True):
         tiers.add_row(label, percent(one[key]), percent(other[key]))
-    for key in ("geomean", "p95", "worst", "time_weighted", "n_pred_mean"):
+    for key in ("geomean", "p95", "worst", "time_weighted", "set_mean"):
         tiers.add_row(key, f"{one[key]:.3f}", f"{other[key]:.3f}")
 
     regimes = _table(f"{selector}: by regime of rnumel")
@@ -91,10 +117,6 @@ def differences(a: Evaluation, b: Evaluation, selector: str, *, most: int = 10) 
 
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _tiers(summary: Mapping[str, Any]) -> Sequence[str]:
-    return [percent(summary[key]) for key in TIER_COLUMNS]
 
 
 def _table(title: str) -> Table:

@@ -3,7 +3,7 @@
 The names of metrics, stable for dashboards and queries. SELECTOR is the evaluation's name with `@` written `_at_`, as
 MLflow allows no `@` (`model@8` -> `model_at_8`); shares are fractions:
 
-    SELECTOR/{lossless,loss_5_10,loss_10_30,severe,geomean,p5,p95,worst,time_weighted,n_pred_mean,n_pred_p95}
+    SELECTOR/{lossless,loss_5_10,loss_10_30,severe,geomean,p5,p95,worst,time_weighted,n_pred_mean,n_pred_p95,set_mean,set_p95}
     SELECTOR/{snap1,snap2}/{hit,lossless,loss_5_10,loss_10_30,severe}
     SELECTOR/{small,mid,hole}/{lossless,severe,geomean}      by regime of rnumel; regime/{small,mid,hole}: kernels
     SELECTOR/loses_to_{formula,host_default}                 model_at_K only: share over 2 % slower

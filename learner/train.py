@@ -100,13 +100,12 @@ def fit(corpus: Corpus, hardware: HardwareSpec, indices: Sequence[int], config: 
 
 def family_folds(corpus: Corpus, folds: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """(train, test) sweep indices of GroupKFold over workload families: no family is on both sides."""
-    from sklearn.model_selection import GroupKFold
-
+    model_selection = require("sklearn.model_selection")
     families = np.array(corpus.families)
     distinct = len(set(families))
     if distinct < folds:
         raise InvalidInput("folds", folds, f"at most the corpus's {distinct} workload families")
-    splits = GroupKFold(folds).split(np.zeros(len(families)), groups=families)
+    splits = model_selection.GroupKFold(folds).split(np.zeros(len(families)), groups=families)
     return [(tuple(train.tolist()), tuple(test.tolist())) for train, test in splits]
 
 

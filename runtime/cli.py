@@ -14,10 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tileguard import __version__
 from tileguard.features.errors import InvalidInput
+from tileguard.features.hardware import KNOWN
 from tileguard.features.kernels import ReductionKernel
 
 from .devices.base import OK
+from .devices.cpu import OPS
 from .doctor import diagnose
 from .selector import DEFAULT_TOP_K, CandidateSet, Selector
 from .tuner import TuningResult, tune
@@ -27,9 +30,21 @@ JSON_VERSION = 1
 """Version of every `--json` object; it rises when a key changes meaning or goes."""
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    add_completion=False, pretty_exceptions_enable=False,
     help="A learned autotune model with a guarded fallback, for compilers.",
 )  # fmt: skip
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(__version__)
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
 
 Xnumel = Annotated[int, typer.Option(help="Length of the output axis, exact.")]
 Rnumel = Annotated[int, typer.Option(help="Length of the reduced axis, exact.")]
@@ -50,14 +65,15 @@ def select_command(
     num_reduction: Annotated[int, typer.Option(help="Reductions in the kernel.")] = 1,
     outer: Outer = False,
     persistent: Annotated[bool, typer.Option(help="One block covers the reduced axis.")] = False,
-    hardware: Annotated[str, typer.Option(help="h200, h100, ascend910b3, ascend950pr, cpu.")] = "h200",
+    op: Annotated[str | None, typer.Option(help="Operation, for --hardware cpu: its lattice depends on it.")] = None,
+    hardware: Annotated[str, typer.Option(help=", ".join([*KNOWN, "cpu"]))] = "h200",
     model: ModelOption = "champion",
     top_k: TopK = DEFAULT_TOP_K,
     as_json: Json = False,
 ) -> None:
     """The candidate set of one reduction, with who proposed each tile and what the guard says."""
     kernel = ReductionKernel(
-        xnumel, rnumel, dtype, num_load, num_reduction, num_store, inner=not outer, persistent=persistent
+        xnumel, rnumel, dtype, num_load, num_reduction, num_store, inner=not outer, persistent=persistent, op=op
     )
     selector = Selector(hardware, model=model_option(model), top_k=top_k)
     result = selector.select(kernel)
@@ -72,13 +88,13 @@ def select_command(
     console().print(table)
     console().print(
         f"{len(result.candidates)} candidates for {xnumel} × {rnumel} {kernel.dtype} on {result.hardware}; "
-        f"model: {result.verdict}; selected in {result.times.total_us / 1e3:.1f} ms"
+        f"model: {result.verdict}; selected in {result.times.total_us / 1e3:.1f} ms, loading the model included"
     )
 
 
 @app.command("tune")
 def tune_command(
-    op: Annotated[str, typer.Option(help="sum, max, meanvar, rmsnorm, softmax, masked_softmax, layernorm, …")],
+    op: Annotated[str, typer.Option(help=", ".join(OPS))],
     xnumel: Xnumel,
     rnumel: Rnumel,
     dtype: Dtype = "fp32",

@@ -213,7 +213,7 @@ class Guard:
 
     def _try_load(self) -> Verdict:
         if self._load is None:
-            return Verdict(Reason.NO_MODEL, f"no reduction model for {self._hardware.name}")
+            return Verdict(Reason.NO_MODEL, "no model was asked for")
         try:
             ranker = self._deadline.call(self._load, self.policy.load_budget_s)
             check_fit(ranker.manifest, family="reduction", hardware=self._hardware)

@@ -62,7 +62,9 @@ def load_ranker(directory: str | Path, hardware: HardwareSpec) -> OnnxRanker:
     """The ranker in `directory` (manifest.json, ranker.onnx). Raises ModelRejected with the Reason."""
     directory = Path(directory)
     if not directory.is_dir():
-        raise ModelRejected(Reason.NO_MODEL, f"no directory {directory}")
+        raise ModelRejected(Reason.NO_MODEL, f"no folder {directory}")
+    if (directory / "model" / MANIFEST_FILE).is_file():
+        raise ModelRejected(Reason.NO_MODEL, f"the model is in {directory / 'model'}")
     try:
         manifest = parse_manifest((directory / MANIFEST_FILE).read_text(encoding="utf-8"))
         onnx = (directory / ONNX_FILE).read_bytes()

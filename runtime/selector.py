@@ -24,9 +24,9 @@ from tileguard.features.tiles import ReductionTile, TileSpace
 
 from .choose import choose
 from .fallback import formula_tiles
-from .guard import Guard, GuardPolicy, Ranker, Verdict
+from .guard import Guard, GuardPolicy, ModelRejected, Ranker, Reason, Verdict
 from .lattice import lattice
-from .ranker import load_ranker
+from .ranker import OnnxRanker, load_ranker
 
 DEFAULT_TOP_K = 8
 HOST, FORMULA, MODEL = "host", "formula", "model"
@@ -76,6 +76,16 @@ class CandidateSet:
         return tuple(c.tile for c in self.candidates if proposer in c.proposers)
 
 
+def load_champion(hardware: HardwareSpec) -> OnnxRanker:
+    """The shipped model for reductions on `hardware`. Raises ModelRejected with the Reason."""
+    directory = models.champion_path("reduction", hardware.name)
+    if not directory.is_dir():
+        raise ModelRejected(
+            Reason.NO_MODEL, f"none is shipped for reductions on {hardware.name}; give a model's folder"
+        )
+    return load_ranker(directory, hardware)
+
+
 class Selector:
     """Makes candidate sets for one hardware.
 
@@ -99,8 +109,7 @@ class Selector:
         if model is None:
             load = None
         elif isinstance(model, str | Path):
-            directory = models.champion_path("reduction", spec.name) if model == "champion" else Path(model)
-            load = lambda: load_ranker(directory, spec)
+            load = lambda: load_champion(spec) if model == "champion" else load_ranker(model, spec)
         else:
             ranker = model
             load = lambda: ranker
@@ -120,6 +129,8 @@ class Selector:
         """
         if not isinstance(kernel, ReductionKernel):
             raise InvalidInput("kernel", type(kernel).__name__, "a ReductionKernel")
+        if not isinstance(host_tiles, Sequence) or not all(isinstance(tile, ReductionTile) for tile in host_tiles):
+            raise InvalidInput("host_tiles", host_tiles, "a sequence of ReductionTile")
         started = time.perf_counter_ns()
         formula = formula_tiles(kernel, self.hardware)
         choices = lattice(kernel, self.hardware) if space is None else TileSpace(space)

@@ -6,6 +6,8 @@ import logging
 import os
 import sys
 
+INTERRUPTED = 130
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit: 0, 2 with one line on bad input, 130 when interrupted, 1 on a defect of ours."""
@@ -23,11 +25,13 @@ def main(arguments: list[str] | None = None) -> None:
     logging.getLogger("tileguard").setLevel(logging.ERROR)
     try:
         code = app(args=arguments, prog_name="tileguard", standalone_mode=False)
+        if code == INTERRUPTED:
+            _end("interrupted", INTERRUPTED)
         sys.exit(code if isinstance(code, int) else 0)
     except TileguardError as error:
         _end(str(error), 2)
     except (KeyboardInterrupt, typer.Abort):
-        _end("interrupted", 130)
+        _end("interrupted", INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

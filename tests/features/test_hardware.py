@@ -38,7 +38,9 @@ def test_known_hardware_has_the_figures_of_its_source(name: str, facts: dict[str
 
 
 def test_warps_are_a_choice_on_nvidia_only() -> None:
-    assert {name for name, spec in KNOWN.items() if spec.has_warps} == {"h100", "h200"}
+    assert {name for name, spec in KNOWN.items() if spec.has_warps} == {
+        name for name, spec in KNOWN.items() if spec.kind == "nvidia"
+    }
 
 
 def test_the_bmm_notes_matrix_unit_adds_up_to_its_totals() -> None:

@@ -118,7 +118,8 @@ def test_a_snap_needs_the_winner_itself_or_a_neighbour_within_a_factor_of_two_on
 def test_a_summary_is_the_one_computed_by_hand(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, [[1.0, 2.0], [10.0, 10.4], [4.0, 2.0]])
     sets = {"first": ((0,), (0,), (0,)), "second": ((1,), (1,), (1,)), "both": ((0, 1),) * 3, "none": ((), (0,), (1,))}
-    found = Evaluation(corpus, sets, 0, {})
+    sizes = {name: tuple(len(one) + 1 for one in column) for name, column in sets.items()}
+    found = Evaluation(corpus, sets, sizes, 0, {})
     assert found.slowdown("first").tolist() == [1.0, 1.0, 2.0]
     assert found.slowdown("second").tolist() == [2.0, 1.04, 1.0]
     summary = found.summary("second")

@@ -70,7 +70,7 @@ def curves(corpus: Corpus) -> dict[str, dict[int, npt.NDArray[np.float64]]]:
 @pytest.fixture(scope="module")
 def points(evaluation: Evaluation) -> dict[str, tuple[float, float]]:
     summaries = {name: evaluation.summary(name) for name in evaluation.sets}
-    return {name: (summary["n_pred_mean"], summary["lossless"]) for name, summary in summaries.items()}
+    return {name: (summary["set_mean"], summary["lossless"]) for name, summary in summaries.items()}
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_titles_state_shares_and_cost(evaluation: Evaluation, figures: dict[str,
         (line,) = [text for text in texts(panel) if text.startswith("lossless ") and "compiled" in text]
         assert f"lossless {100 * summary['lossless']:.1f} %" in line
         assert f"severe {100 * summary['severe']:.1f} %" in line
-        assert f"{summary['n_pred_mean']:.1f} tiles compiled" in line
+        assert f"{summary['set_mean']:.1f} tiles compiled" in line
 
 
 def test_regime_and_tier_edges_are_drawn(figures: dict[str, Figure]) -> None:
@@ -183,7 +183,9 @@ def test_regime_and_tier_edges_are_drawn(figures: dict[str, Figure]) -> None:
 def test_an_empty_set_is_drawn_as_clipped(evaluation: Evaluation) -> None:
     n = len(evaluation.corpus.sweeps)
     sets = {"none": ((),) * n, "dense": evaluation.sets["dense"]}
-    figure = loss_against_rnumel(Evaluation(evaluation.corpus, sets, 0, {}), ["none", "dense"])
+    figure = loss_against_rnumel(
+        Evaluation(evaluation.corpus, sets, dict.fromkeys(sets, (1,) * n), 0, {}), ["none", "dense"]
+    )
     figure.canvas.draw()
     assert f"{n} over 2×, worst inf×" in texts(figure.axes[0])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,16 @@ from tileguard.runtime.devices.replay import ReplayDevice
 from tileguard.runtime.guard import GuardPolicy, Reason
 from tileguard.runtime.objective import RunTime
 from tileguard.runtime.selector import HOST, MODEL, Selector
-from tileguard.runtime.tuner import TIE_BAND, CandidateResult, NoCandidate, measure, pick_winner, tune
+from tileguard.runtime.tuner import (
+    CONFIRM_BAND,
+    CONFIRM_MOST,
+    TIE_BAND,
+    CandidateResult,
+    NoCandidate,
+    measure,
+    pick_winner,
+    tune,
+)
 from tileguard.runtime.winners import Winner, Winners
 
 H200 = known_hardware("h200")
@@ -30,7 +40,7 @@ class Watched:
         self.inner = inner
         self.fails = fails or {}
         self.compiled: list[ReductionTile] = []
-        self.benched: list[ReductionTile] = []
+        self.benched: list[list[ReductionTile]] = []
 
     @property
     def hardware(self) -> HardwareSpec:
@@ -47,7 +57,7 @@ class Watched:
         return self.inner.compile(kernel, tile)
 
     def bench(self, compiled: Sequence[Compiled]) -> list[Timing]:
-        self.benched += [one.tile for one in compiled]
+        self.benched.append([one.tile for one in compiled])
         return self.inner.bench(compiled)
 
     def close(self) -> None:
@@ -91,10 +101,33 @@ def test_every_candidate_is_accounted_for_in_the_sets_order(sweep: KernelSweep, 
         assert candidate.status in STATUSES
         assert (candidate.status == OK) == (candidate.timing is not None) == (candidate.error is None)
     assert device.compiled == list(expected.tiles)
-    assert device.benched == [c.tile for c in result.candidates if c.status == OK]
+    everything, finalists = device.benched
+    assert everything == [c.tile for c in result.candidates if c.status == OK]
+    times = {c.tile: c.timing.us for c in result.candidates if c.timing is not None}
+    near = [tile for tile in sorted(times, key=lambda t: times[t]) if times[tile] <= CONFIRM_BAND * min(times.values())]
+    assert finalists == near[:CONFIRM_MOST]
     assert not result.from_store
     assert result.hardware == "h200"
     assert result.seconds >= 0
+
+
+def test_one_disturbed_round_does_not_pick_the_winner(sweep: KernelSweep) -> None:
+    class Disturbed(Watched):
+        """The fastest tile reads 20 % slow the first time."""
+
+        def bench(self, compiled: Sequence[Compiled]) -> list[Timing]:
+            timings = super().bench(compiled)
+            if len(self.benched) == 1:
+                best = min(range(len(timings)), key=lambda i: timings[i].us)
+                timings[best] = dataclasses.replace(timings[best], us=timings[best].us * 1.2)
+            return timings
+
+    selector = Selector(H200, model=None)
+    quiet, disturbed = (
+        tune(sweep.kernel, device, selector)
+        for device in (Watched(ReplayDevice([sweep], H200)), Disturbed(ReplayDevice([sweep], H200)))
+    )
+    assert disturbed.winner == quiet.winner
 
 
 def test_a_model_that_is_trusted_proposes_and_is_named(
@@ -235,5 +268,5 @@ def test_recorded_failures_are_failures_again(tmp_path: Path) -> None:
     corpus = read_corpus(tmp_path / "c.parquet")
     (sweep,) = corpus.sweeps
     candidate_set = Selector(H200, model=None).select(sweep.kernel, sweep.tiles)
-    results = measure(candidate_set, ReplayDevice(corpus.sweeps, H200))
+    results = measure(candidate_set, ReplayDevice(corpus.sweeps, H200), RunTime())
     assert [r.status for r in results[:3]] == ["ok", "out_of_resource", "compile_error"]

@@ -132,6 +132,8 @@ def cpu_tiles(kernel: ReductionKernel) -> tuple[ReductionTile, ...]:
 def _worth_a_sweep(kernel: ReductionKernel, tile: ReductionTile, budgets: CpuBudgets) -> bool:
     if unroll(kernel, tile) > SWEEP_UNROLL or tile.xblock * tile.r0_block > SWEEP_ELEMENTS:
         return False
+    if kernel.op is None:  # described by numbers alone: how many instructions it takes is not known
+        return True
     try:
         check_budgets(kernel, tile, budgets)
     except (OutOfResource, CompileError):

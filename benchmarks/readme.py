@@ -1,0 +1,113 @@
+"""Write the figures of the README from the results files, so that none of them is copied by hand.
+
+python benchmarks/readme.py
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from tileguard.learner.tables import percent
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- results: written by benchmarks/readme.py -->", "<!-- end of results -->"
+LABELS = {
+    "host_default": "Inductor's default",
+    "host_max_autotune": "Inductor's max-autotune",
+    "host_coordinate_descent": "max-autotune, then coordinate descent (simulated)",
+    "formula": "the RFC's formula, derived warps",
+    "formula_all_warps": "the RFC's formula, every warp count",
+    "model@4": "model alone, k = 4",
+    "model@8": "model alone, k = 8",
+    "model@12": "model alone, k = 12",
+    "union@4": "**tileguard's union, k = 4**",
+    "union@8": "**tileguard's union, k = 8**",
+    "union@12": "**tileguard's union, k = 12**",
+}
+
+
+def main() -> None:
+    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
+    _, after = rest.split(END)
+    README.write_text(f"{before}{BEGIN}\n{block()}\n{END}{after}", encoding="utf-8")
+
+
+def block() -> str:
+    """Everything between the README's two markers."""
+    return "\n\n".join(
+        (
+            held_out(load("held_out_h200")),
+            cpu(load("cpu_union")),
+            latency(load("select_latency")),
+        )
+    )
+
+
+def load(name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return result
+
+
+def held_out(result: dict[str, Any]) -> str:
+    """The table of candidate sets."""
+    rows = [
+        "| candidate set | ≤ 5 % | 5–10 % | 10–30 % | > 30 % | geomean | p95 | worst | tiles |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, label in LABELS.items():
+        s = result["selectors"][name]
+        shares = " | ".join(percent(s[key]) for key in ("lossless", "loss_5_10", "loss_10_30", "severe"))
+        figures = " | ".join(f"{s[key]:.3f}" for key in ("geomean", "p95", "worst"))
+        rows.append(f"| {label} | {shares} | {figures} | {s['set_mean']:.1f} |")
+    loses = result["model_loses"]["model@8"]
+    rows.append(
+        f"\n{result['kernels']} kernels in {result['families']} families, {result['folds']} folds by family; slowdown is "
+        "the best time in the set ÷ the dense best; tiles is the size of the set that is compiled. Superset violations: "
+        f"{result['superset_violations']}. Eight tiles of the model alone are over 2 % slower than the formula's on "
+        f"{percent(loses['formula'])} of kernels, than the host's default on {percent(loses['host_default'])}."
+    )
+    return "\n".join(rows)
+
+
+def cpu(result: dict[str, Any]) -> str:
+    """The CPU device's twelve kernels, in a paragraph."""
+    kernels = result["kernels"]
+    alone = {
+        part: sum((case["dense_slowdown"][part] or 9.0) <= 1.05 for case in kernels) for part in ("formula", "model")
+    }
+    blind = statistics.mean(case["blind_lossless"]["union"] for case in kernels)
+    spent = sum(case["compile_ms_sum"]["union"] for case in kernels)
+    dense = sum(case["compile_ms_sum"]["dense"] for case in kernels)
+    spread = sorted(case["spread"] for case in kernels)
+    return (
+        f"On this project's CPU device (LLVM, one thread of {result['hardware']['name'].removeprefix('cpu-')}; "
+        "`python benchmarks/cpu_union.py`, [cpu_union.json](benchmarks/results/cpu_union.json)) the worst tile is "
+        f"{spread[0]:.0f} to {spread[-1]:.0f} times slower than the best. Each of {result['n']} kernels was tuned with its "
+        f"operation held out of training: the union's winner is within 5 % of the dense best on {result['lossless']} "
+        f"(timed anew, side by side), the formula alone on {alone['formula']}, the model's eight tiles alone on "
+        f"{alone['model']}, as many tiles as the union drawn blindly on {percent(blind)} of kernels; compiling the union "
+        f"took {percent(spent / dense)} of compiling the lattice."
+    )
+
+
+def latency(result: dict[str, Any]) -> str:
+    """What a selection costs, in a paragraph."""
+    cold, warm, large = result["cold"]["total_us"], result["warm"]["total_us"], result["around_200_tiles"]
+    start = result["start"]
+    return (
+        f"One selection with the shipped model on one thread of {result['cpu']} (`python benchmarks/select_latency.py`, "
+        f"[select_latency.json](benchmarks/results/select_latency.json)) takes {warm['p50'] / 1e3:.2f} ms at p50 and "
+        f"{warm['p99'] / 1e3:.2f} ms at p99 over the corpus's kernels, {large['warm']['total_us']['p50'] / 1e3:.2f} and "
+        f"{large['warm']['total_us']['p99'] / 1e3:.2f} ms where some 200 tiles are ranked; a kernel's first one in a "
+        f"process {cold['p50'] / 1e3:.2f} and {cold['p99'] / 1e3:.2f} ms. Importing the runtime takes "
+        f"{start['import_ms']:.0f} ms, the session and the first selection {start['session_and_first_select_ms']:.0f} ms."
+    )
+
+
+if __name__ == "__main__":
+    main()
