@@ -24,9 +24,9 @@ class MissingDependency(TileguardError, ImportError):
     """An optional library is absent; names the extra that installs it."""
 
 
-def checked_int(field: str, value: object, *, minimum: int) -> int:
-    """`value` as a plain int of at least `minimum`; bool and float are refused, numpy integers are taken."""
-    if type(value) is int and value >= minimum:
+def checked_int(field: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
+    """`value` as a plain int within the bounds (the upper a power of two); bool and float are refused, numpy integers are taken."""
+    if type(value) is int and value >= minimum and (maximum is None or value <= maximum):
         return value
     allowed = f"an integer >= {minimum}"
     if isinstance(value, bool):
@@ -37,6 +37,8 @@ def checked_int(field: str, value: object, *, minimum: int) -> int:
         raise InvalidInput(field, value, allowed) from None
     if number < minimum:
         raise InvalidInput(field, value, allowed)
+    if maximum is not None and number > maximum:
+        raise InvalidInput(field, value, f"an integer <= 2^{maximum.bit_length() - 1}")
     return number
 
 

@@ -27,6 +27,10 @@ MAX_NUMEL = 1 << 62
 """Largest element count taken: past it, products with a block size no longer fit 64-bit integers."""
 
 
+MAX_COUNT = 1 << 20
+"""Largest number of buffers, reductions or bytes taken: far above any kernel, far below trouble."""
+
+
 def canonical_dtype(dtype: object, *, field: str = "dtype") -> str:
     """The one name of a dtype (`f16` -> `fp16`); raises InvalidInput for an unknown one."""
     if isinstance(dtype, str):
@@ -43,10 +47,7 @@ def dtype_bytes(dtype: str) -> int:
 
 def checked_numel(field: str, value: object) -> int:
     """An element count: 1 to 2^62."""
-    number = checked_int(field, value, minimum=1)
-    if number > MAX_NUMEL:
-        raise InvalidInput(field, value, "at most 2^62 elements")
-    return number
+    return checked_int(field, value, minimum=1, maximum=MAX_NUMEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,11 @@ class ReductionKernel:
         put(self, "rnumel", checked_numel("rnumel", self.rnumel))
         put(self, "dtype", canonical_dtype(self.dtype))
         for field, minimum in (("num_load", 0), ("num_reduction", 1), ("num_store", 1)):
-            put(self, field, checked_int(field, getattr(self, field), minimum=minimum))
+            put(self, field, checked_int(field, getattr(self, field), minimum=minimum, maximum=MAX_COUNT))
         for field in ("min_ptr_elem_bytes", "max_ptr_elem_bytes", "total_ptr_elem_bytes"):
             value = getattr(self, field)
             if value is not None:
-                put(self, field, checked_int(field, value, minimum=1))
+                put(self, field, checked_int(field, value, minimum=1, maximum=MAX_COUNT))
         for field in ("inner", "persistent"):
             if not isinstance(getattr(self, field), bool):
                 raise InvalidInput(field, getattr(self, field), "True or False")

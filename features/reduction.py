@@ -61,7 +61,8 @@ def reduction_features(kernel: ReductionKernel, tiles: Sequence[ReductionTile], 
     (reduction RFC §3.1). Raises InvalidInput for an empty list of tiles.
     """
     x, r, warps, stages = tile_columns(tiles)
-    tile = x * r
+    # In floating point: the product of two long axes does not fit 64 bits.
+    tile = np.minimum(x * r.astype(np.float64), 2.0**62).astype(np.int64)
     warps = np.where(warps > 0, warps, derived_warps(tile, hardware))
     grid = _grid(kernel, x, r, tile, warps * hardware.warp_size, hardware)
     columns = {

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from .errors import InvalidInput, checked_choice, checked_int
 
+_CAP = 1 << 48
+
 LOWERINGS = ("loop", "snapshot", "select")
 
 SORT_KEY = attrgetter("sort_key")
@@ -135,16 +137,17 @@ class TileSpace(Sequence[ReductionTile]):
 
 
 def tile_columns(tiles: Sequence[ReductionTile]) -> npt.NDArray[np.int64]:
-    """int64[4, n]: xblock, r0_block, num_warps (0 where None), num_stages. Raises InvalidInput for no tile."""
+    """int64[4, n]: xblock, r0_block (2^48 at most), num_warps (0 where None), num_stages. Raises InvalidInput for no tile."""
     if not tiles:
         raise InvalidInput("tiles", tiles, "at least one tile")
     return tiles.columns if isinstance(tiles, TileSpace) else _columns(tiles)
 
 
 def _columns(tiles: Sequence[ReductionTile]) -> npt.NDArray[np.int64]:
+    # A block past every axis covers it like any other that does; as it stands it might not fit 64 bits.
     columns = (
-        [t.xblock for t in tiles], [t.r0_block for t in tiles], [t.num_warps or 0 for t in tiles],
-        [t.num_stages for t in tiles],
+        [min(t.xblock, _CAP) for t in tiles], [min(t.r0_block, _CAP) for t in tiles],
+        [min(t.num_warps or 0, 1 << 20) for t in tiles], [min(t.num_stages, 1 << 20) for t in tiles],
     )  # fmt: skip
     array = np.array(columns, dtype=np.int64)
     array.flags.writeable = False

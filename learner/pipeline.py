@@ -18,6 +18,7 @@ from tileguard import __version__
 from tileguard.features.errors import TileguardError
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.reduction import REDUCTION_SCHEMA
+from tileguard.runtime.guard import GuardPolicy
 from tileguard.runtime.manifest import Manifest
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE, OnnxRanker
 from tileguard.runtime.selector import Selector
@@ -38,6 +39,10 @@ from .train import (
 )
 
 EVALUATED_K = (1, 4, 8, 12)
+
+
+PATIENT = GuardPolicy(score_budget_s=float("inf"))
+"""Judging must not depend on how busy the machine is."""
 
 
 class ParityError(TileguardError):
@@ -130,7 +135,7 @@ def judge_held_out(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) 
     def selector_of(index: int, k: int) -> Selector:
         number = fold_of[index].number
         if (number, k) not in selectors:
-            selectors[number, k] = Selector(hardware, model=rankers[number], top_k=k)
+            selectors[number, k] = Selector(hardware, model=rankers[number], top_k=k, policy=PATIENT)
         return selectors[number, k]
 
     model = Model(lambda i: rankers[fold_of[i].number], selector_of, config.diversity)
@@ -183,7 +188,7 @@ def champion_model(ranker: OnnxRanker, hardware: HardwareSpec) -> Model:
 
     def selector_of(index: int, k: int) -> Selector:
         if k not in selectors:
-            selectors[k] = Selector(hardware, model=ranker, top_k=k)
+            selectors[k] = Selector(hardware, model=ranker, top_k=k, policy=PATIENT)
         return selectors[k]
 
     return Model(lambda i: ranker, selector_of, ranker.manifest.diversity)

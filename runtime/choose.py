@@ -32,15 +32,18 @@ def choose(
     x, r, warps, _ = tile_columns(tiles)
     place = np.log2(np.stack([x, r, np.maximum(warps, 1)]).astype(np.float64))
     place[2] *= WARP_WEIGHT
-    spread = float(scores.std())
-    value = (scores - scores.mean()) / spread if spread > 0 else np.zeros(n)
+    # Scaled first: scores may be as large as doubles get, and their squares larger.
+    scaled = scores / max(float(np.abs(scores).max()), np.finfo(np.float64).tiny)
+    spread = float(scaled.std())
+    value = (scaled - scaled.mean()) / spread if spread > 0 else np.zeros(n)
     likeness = np.zeros(n)
+    free = np.ones(n, dtype=np.bool_)
     chosen: list[int] = []
     for _ in range(k):
-        worth = value - diversity * likeness
-        pick = int(np.argmax(worth if chosen else scores))
+        worth = value - diversity * likeness if chosen else scores
+        pick = int(np.argmax(np.where(free, worth, -np.inf)))
         chosen.append(pick)
-        value[pick] = -np.inf
+        free[pick] = False
         distance = np.abs(place - place[:, pick : pick + 1]).sum(axis=0)
         np.maximum(likeness, np.exp(-distance / LIKENESS_RANGE), out=likeness)
     return tuple(chosen)

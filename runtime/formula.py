@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tileguard.features.anchor import ASCEND_910B3, FormulaParams, r_max, shape_anchor
 from tileguard.features.errors import checked_int
-from tileguard.features.kernels import DTYPE_BYTES, canonical_dtype
+from tileguard.features.kernels import DTYPE_BYTES, MAX_COUNT, canonical_dtype, checked_numel
 from tileguard.features.pow2 import pow2_ceil, pow2_floor
 
 FITTED: dict[str, FormulaParams] = {"ascend910b3": ASCEND_910B3}
@@ -34,13 +34,13 @@ def select_candidates(
     Raises InvalidInput for a numel or count below 1 (num_load may be 0) and for an unknown dtype.
     Source: reduction RFC §3.3, §3.5.2.1.
     """
-    xnumel = checked_int("xnumel", xnumel, minimum=1)
-    rnumel = checked_int("rnumel", rnumel, minimum=1)
-    num_load = checked_int("num_load", num_load, minimum=0)
-    num_reduction = checked_int("num_reduction", num_reduction, minimum=1)
+    xnumel = checked_numel("xnumel", xnumel)
+    rnumel = checked_numel("rnumel", rnumel)
+    num_load = checked_int("num_load", num_load, minimum=0, maximum=MAX_COUNT)
+    num_reduction = checked_int("num_reduction", num_reduction, minimum=1, maximum=MAX_COUNT)
     elem_bytes = DTYPE_BYTES[canonical_dtype(dtype)]
     if min_ptr_elem_bytes is not None:
-        elem_bytes = checked_int("min_ptr_elem_bytes", min_ptr_elem_bytes, minimum=1)
+        elem_bytes = checked_int("min_ptr_elem_bytes", min_ptr_elem_bytes, minimum=1, maximum=MAX_COUNT)
     buffers = num_load + num_reduction + 1
     anchor = shape_anchor(xnumel, rnumel, elem_bytes, buffers, params)
     x_cap, r_cap = pow2_floor(xnumel), pow2_ceil(rnumel)

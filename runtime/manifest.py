@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,4 +70,6 @@ def parse_manifest(text: str) -> Manifest:
         values["diversity"] = float(raw["diversity"])
     except (AttributeError, TypeError, ValueError) as error:
         raise ModelRejected(Reason.UNREADABLE, f"manifest: {error}") from None
+    if not (math.isfinite(values["diversity"]) and values["diversity"] >= 0):
+        raise ModelRejected(Reason.UNREADABLE, f"manifest: diversity is {values['diversity']}")
     return Manifest(**values)

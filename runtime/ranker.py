@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,16 @@ from tileguard.features.tiles import ReductionTile
 
 from .guard import ModelRejected, Reason
 from .manifest import Manifest, parse_manifest
+from .onnx_graph import operators
 from .optional import require
 
 MANIFEST_FILE = "manifest.json"
 ONNX_FILE = "ranker.onnx"
+OPERATOR = "TreeEnsemble"
+"""All that a ranker may hold: a sum over trees always ends."""
+
+MAX_MANIFEST_BYTES, MAX_ONNX_BYTES = 4 << 20, 64 << 20
+"""A shipped model takes a hundred kilobytes; what is far larger is not one."""
 
 
 class OnnxRanker:
@@ -55,7 +63,9 @@ class OnnxRanker:
             bad = np.flatnonzero(~np.isfinite(features).all(axis=0))
             raise ModelRejected(Reason.NON_FINITE, "features " + ", ".join(REDUCTION_SCHEMA.names[i] for i in bad))
         (scores,) = self._session.run(None, {"X": features})
-        return np.asarray(scores, dtype=np.float64).reshape(-1)
+        if scores.dtype != np.float64:
+            raise ModelRejected(Reason.SCORER_ERROR, f"scores of type {scores.dtype}, not float64")
+        return np.asarray(scores).reshape(-1)
 
 
 def load_ranker(directory: str | Path, hardware: HardwareSpec) -> OnnxRanker:
@@ -66,14 +76,30 @@ def load_ranker(directory: str | Path, hardware: HardwareSpec) -> OnnxRanker:
     if (directory / "model" / MANIFEST_FILE).is_file():
         raise ModelRejected(Reason.NO_MODEL, f"the model is in {directory / 'model'}")
     try:
-        manifest = parse_manifest((directory / MANIFEST_FILE).read_text(encoding="utf-8"))
-        onnx = (directory / ONNX_FILE).read_bytes()
+        manifest = parse_manifest(_read(directory / MANIFEST_FILE, MAX_MANIFEST_BYTES).decode("utf-8"))
+        onnx = _read(directory / ONNX_FILE, MAX_ONNX_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise ModelRejected(Reason.UNREADABLE, f"{type(error).__name__}: {error}") from None
     return OnnxRanker(manifest, onnx, hardware)
 
 
+def _read(path: Path, limit: int) -> bytes:
+    """A regular file's content; a pipe would hang, a device never end, and a huge file take the host's memory."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            raise ModelRejected(Reason.UNREADABLE, f"{path.name} is no regular file of {limit} bytes at most")
+        return stream.read(limit)
+
+
 def _session(onnx: bytes) -> Any:
+    try:
+        held = operators(onnx)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ModelRejected(Reason.UNREADABLE, f"{ONNX_FILE} is no ONNX model: {error}") from None
+    if held != (OPERATOR,):
+        raise ModelRejected(Reason.UNREADABLE, f"{ONNX_FILE} holds {', '.join(held) or 'nothing'}, not one {OPERATOR}")
     try:
         ort = require("onnxruntime")
     except ImportError as error:

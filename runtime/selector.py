@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,7 +118,7 @@ class Selector:
     def select(
         self,
         kernel: ReductionKernel,
-        host_tiles: Sequence[ReductionTile] = (),
+        host_tiles: Iterable[ReductionTile] = (),
         *,
         space: Sequence[ReductionTile] | None = None,
     ) -> CandidateSet:
@@ -129,8 +129,10 @@ class Selector:
         """
         if not isinstance(kernel, ReductionKernel):
             raise InvalidInput("kernel", type(kernel).__name__, "a ReductionKernel")
-        if not isinstance(host_tiles, Sequence) or not all(isinstance(tile, ReductionTile) for tile in host_tiles):
-            raise InvalidInput("host_tiles", host_tiles, "a sequence of ReductionTile")
+        if isinstance(host_tiles, Iterable):
+            host_tiles = tuple(host_tiles)
+        if not isinstance(host_tiles, tuple) or not all(isinstance(tile, ReductionTile) for tile in host_tiles):
+            raise InvalidInput("host_tiles", host_tiles, "ReductionTiles")
         started = time.perf_counter_ns()
         formula = formula_tiles(kernel, self.hardware)
         choices = lattice(kernel, self.hardware) if space is None else TileSpace(space)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tileguard.features.errors import TileguardError
+from tileguard.features.errors import InvalidInput, TileguardError
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
 
@@ -20,7 +20,7 @@ TIE_BAND = 0.02
 """Candidates within 2 % of the best, and within both deviations of it, tie; the cheaper compile wins."""
 
 
-CONFIRM_BAND, CONFIRM_MOST = 1.3, 8
+CONFIRM_BAND, CONFIRM_MOST = 0.3, 8
 """Candidates within 30 % of the best are timed once more, eight at most: one disturbed round must not pick a winner
 that a store then keeps."""
 
@@ -71,17 +71,19 @@ def tune(
 
     Raises NoCandidate when none compiles. Ties inside the noise go to the cheaper compile, then to the set's order.
     """
+    if selector.hardware.name != device.hardware.name:
+        raise InvalidInput("selector", selector.hardware.name, f"one for the device's hardware, {device.hardware.name}")
     started = time.perf_counter()
     candidate_set = selector.select(kernel, host_tiles)
     proposers_of = {c.tile: c.proposers for c in candidate_set.candidates}
-    identity = (kernel, device.hardware.name, device.toolchain, candidate_set.digest)
+    objective = objective or RunTime()
+    identity = (kernel, device.hardware.name, f"{device.toolchain}; {objective!r}", candidate_set.digest)
     known = winners.get(*identity) if winners is not None else None
     if known is not None and known.tile in proposers_of:
         seconds = time.perf_counter() - started
         return TuningResult(
             kernel, device.hardware.name, candidate_set.verdict, (), known, proposers_of[known.tile], True, seconds
         )
-    objective = objective or RunTime()
     results = measure(candidate_set, device, objective)
     winner = pick_winner(results, objective)
     if winner is None:
@@ -106,7 +108,8 @@ def measure(candidate_set: CandidateSet, device: Device, objective: Objective) -
             failed[tile] = error
     timings = dict(zip(compiled, device.bench(list(compiled.values())), strict=True))
     costs = {tile: objective.cost_us(timings[tile], compiled[tile].compile_ms) for tile in compiled}
-    near = [tile for tile in sorted(costs, key=lambda t: costs[t]) if costs[tile] <= CONFIRM_BAND * min(costs.values())]
+    least = min(costs.values(), default=0.0)
+    near = [tile for tile in sorted(costs, key=lambda t: costs[t]) if costs[tile] <= within(CONFIRM_BAND, least)]
     finalists = near[:CONFIRM_MOST]
     if len(finalists) > 1:
         for tile, again in zip(finalists, device.bench([compiled[tile] for tile in finalists]), strict=True):
@@ -130,10 +133,15 @@ def pick_winner(results: Sequence[CandidateResult], objective: Objective) -> Win
     tied = [
         i
         for i, (_, timing, _) in enumerate(timed)
-        if costs[i] <= costs[best] * (1 + TIE_BAND) and costs[i] - costs[best] <= best_mad + timing.us_mad
+        if costs[i] <= within(TIE_BAND, costs[best]) and costs[i] - costs[best] <= best_mad + timing.us_mad
     ]
     result, timing, compile_ms = timed[min(tied, key=lambda i: (timed[i][2], i))]
     return Winner(result.tile, timing.us, compile_ms)
+
+
+def within(band: float, best: float) -> float:
+    """The highest cost that is within `band`, a share, of the best; costs may be of any sign."""
+    return best + band * abs(best)
 
 
 def _failures(results: Sequence[CandidateResult]) -> str:

@@ -7,6 +7,8 @@ import hashlib
 import importlib
 import json
 import logging
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +30,7 @@ from tileguard.learner.corpus import Corpus
 from tileguard.runtime.fallback import formula_tiles
 from tileguard.runtime.guard import Guard, GuardPolicy, Reason, Verdict, out_of_range
 from tileguard.runtime.manifest import Manifest, parse_manifest
+from tileguard.runtime.onnx_graph import operators
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE
 from tileguard.runtime.selector import CandidateSet, Selector
 
@@ -380,6 +383,67 @@ def test_a_late_answer_on_the_caller_s_thread_is_not_used_and_ends_that_way() ->
     assert [name == here for name in threads] == [False, True, False]
 
 
+def test_a_graph_of_anything_but_one_tree_ensemble_is_unreadable(model_dir: Path, tmp_path: Path) -> None:
+    """A Loop of 10^9 rounds would hold a thread inside onnxruntime, which aborts the interpreter's exit."""
+    helper = pytest.importorskip("onnx.helper")
+    types = pytest.importorskip("onnx").TensorProto
+    trees = (model_dir / "ranker.onnx").read_bytes()
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("ReduceSum", ["X"], ["scores"])], "g", [value("X", types.DOUBLE, None)],
+        [value("scores", types.DOUBLE, None)],
+    )  # fmt: skip
+    other = helper.make_model(graph).SerializeToString()
+    assert operators(trees) == ("TreeEnsemble",)
+    # Fields of one message written twice are merged: the two graphs become one of two nodes.
+    for content, named in (
+        (other, "ReduceSum"),
+        (trees + other, "ReduceSum"),
+        (b"", "nothing"),
+        (b"\xff" * 40, "no ONNX"),
+    ):
+        folder = shutil.copytree(model_dir, tmp_path / hashlib.sha256(content).hexdigest())
+        found = verdict(with_onnx(folder, content))
+        assert found.reason is Reason.UNREADABLE
+        assert named in found.detail
+
+
+@pytest.mark.parametrize("diversity", [float("nan"), float("inf"), -1.0])
+def test_a_manifest_whose_diversity_is_no_amount_is_unreadable(
+    model_dir: Path, tmp_path: Path, diversity: float
+) -> None:
+    folder = shutil.copytree(model_dir, tmp_path / "m")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"diversity": diversity}))
+    assert verdict(folder).reason is Reason.UNREADABLE
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "ranker.onnx"])
+def test_a_model_that_is_no_file_of_sane_size_is_unreadable_at_once(model_dir: Path, tmp_path: Path, name: str) -> None:
+    for kind in ("pipe", "device", "huge"):
+        folder = shutil.copytree(model_dir, tmp_path / kind)
+        (folder / name).unlink()
+        if kind == "pipe":
+            os.mkfifo(folder / name)
+        elif kind == "device":
+            (folder / name).symlink_to("/dev/zero")
+        else:
+            with (folder / name).open("wb") as stream:
+                stream.truncate(1 << 32)
+        started = time.monotonic()
+        assert verdict(folder).reason is Reason.UNREADABLE
+        assert time.monotonic() - started < GuardPolicy().load_budget_s / 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_scores_as_large_as_doubles_get_still_make_a_set() -> None:
+    ranker = FakeRanker(manifest_for("h200"), lambda tiles: np.where(np.arange(len(tiles)) % 2, 1.7e308, -1.7e308))
+    chosen = Selector("h200", model=ranker, policy=PATIENT, top_k=7).select(KERNEL, HOST)
+    assert chosen.verdict.trusted
+    assert len(chosen.proposed_by("model")) == 7
+    assert all(len(set(c.proposers)) == len(c.proposers) for c in chosen.candidates)
+
+
 def test_loading_that_hangs_is_tried_once(
     gate: threading.Event, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -509,7 +573,7 @@ def test_each_reason_is_logged_once_and_counted_every_time(tmp_path: Path, caplo
         for _ in range(3):
             selector.select(KERNEL)
     assert [record.name for record in caplog.records] == ["tileguard"]
-    assert "no_model: no directory" in caplog.text
+    assert "no_model: no folder" in caplog.text
     assert selector.guard.counts == {Reason.NO_MODEL: 3}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support import corpus_row, failed_row
 
+from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
@@ -104,11 +105,35 @@ def test_every_candidate_is_accounted_for_in_the_sets_order(sweep: KernelSweep, 
     everything, finalists = device.benched
     assert everything == [c.tile for c in result.candidates if c.status == OK]
     times = {c.tile: c.timing.us for c in result.candidates if c.timing is not None}
-    near = [tile for tile in sorted(times, key=lambda t: times[t]) if times[tile] <= CONFIRM_BAND * min(times.values())]
+    near = [
+        tile
+        for tile in sorted(times, key=lambda t: times[t])
+        if times[tile] <= (1 + CONFIRM_BAND) * min(times.values())
+    ]
     assert finalists == near[:CONFIRM_MOST]
     assert not result.from_store
     assert result.hardware == "h200"
     assert result.seconds >= 0
+
+
+def test_another_objective_has_a_winner_of_its_own(sweep: KernelSweep, device: Watched) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Slowest:
+        def cost_us(self, timing: Timing, compile_ms: float) -> float:
+            return -timing.us
+
+    winners = Winners(None)
+    selector = Selector(H200, model=None)
+    fast = tune(sweep.kernel, device, selector, winners=winners)
+    slow = tune(sweep.kernel, device, selector, winners=winners, objective=Slowest())
+    assert not slow.from_store
+    assert slow.winner.us > fast.winner.us
+    assert tune(sweep.kernel, device, selector, winners=winners).winner == fast.winner
+
+
+def test_a_selector_of_another_hardware_is_refused(sweep: KernelSweep, device: Watched) -> None:
+    with pytest.raises(InvalidInput, match="h200"):
+        tune(sweep.kernel, device, Selector("ascend910b3", model=None))
 
 
 def test_one_disturbed_round_does_not_pick_the_winner(sweep: KernelSweep) -> None:
@@ -203,10 +228,10 @@ def test_a_stored_tile_that_is_no_candidate_is_not_believed(sweep: KernelSweep, 
     selector, winners = Selector(H200, model=None), Winners(None)
     digest = selector.select(sweep.kernel).digest
     foreign = Winner(ReductionTile(3, 3, 3), 0.001, 1.0)
-    winners.put(sweep.kernel, "h200", "triton 3.6", digest, foreign)
+    winners.put(sweep.kernel, "h200", "triton 3.6; RunTime()", digest, foreign)
     result = tune(sweep.kernel, device, selector, winners=winners)
     assert not result.from_store
-    assert winners.get(sweep.kernel, "h200", "triton 3.6", digest) == result.winner != foreign
+    assert winners.get(sweep.kernel, "h200", "triton 3.6; RunTime()", digest) == result.winner != foreign
 
 
 def result_of(tile: ReductionTile, us: float, *, compile_ms: float = 100.0, mad: float = 0.0) -> CandidateResult:

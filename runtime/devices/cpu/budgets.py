@@ -34,13 +34,14 @@ class CpuBudgets:
     """Hard limits of one candidate.
 
     lanes: elements of one vector value. accumulator_bytes: of all accumulators of one pass. instructions: machine
-    instructions as estimated by `instructions()`. workspace_bytes: of the kernel's own buffers.
+    instructions as estimated by `instructions()`. workspace_bytes: of the kernel's own buffers;
+    checking a result in double precision takes up to fifteen times as much memory for a moment.
     """
 
     lanes: int = 8192
     accumulator_bytes: int = 64 * 1024
     instructions: int = 32768
-    workspace_bytes: int = 1 << 30
+    workspace_bytes: int = 1 << 28
 
     def __post_init__(self) -> None:
         for field in ("lanes", "accumulator_bytes", "instructions", "workspace_bytes"):
