@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,7 @@ from rich.markup import escape
 
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
-from tileguard.runtime.cli import JSON_VERSION, Json, app, console, print_json
+from tileguard.runtime.cli import JSON_VERSION, Json, app, console, print_json, say, show_help
 from tileguard.runtime.guard import ModelRejected, check_fit
 from tileguard.runtime.ranker import OnnxRanker, load_ranker
 from tileguard.runtime.selector import load_champion
@@ -20,7 +21,7 @@ from tileguard.runtime.selector import load_champion
 if TYPE_CHECKING:
     from .corpus import Corpus
 
-corpus_app = typer.Typer(no_args_is_help=True, help="Dense measurements: import, look at, validate.")
+corpus_app = typer.Typer(help="Dense measurements: import, look at, validate.")
 app.add_typer(corpus_app, name="corpus")
 
 Corpora = Annotated[list[Path], typer.Argument(help="Corpora: .parquet, or raw sweeps .jsonl, .jsonl.xz.")]
@@ -32,6 +33,15 @@ __all__ = ["app"]
 StoreOption = Annotated[
     str | None, typer.Option("--store", help="MLflow: a folder (SQLite inside) or a tracking URI. Default: out/mlflow.")
 ]
+
+
+MOST_TILES = 1_000_000
+"""The largest k that `--top-k` takes: no lattice is as large."""
+
+
+@corpus_app.callback(invoke_without_command=True)
+def corpus_root(context: typer.Context) -> None:
+    show_help(context)
 
 
 @corpus_app.command("import")
@@ -49,9 +59,10 @@ def corpus_import(
     known_hardware(hardware)
     if not source.is_file():
         raise InvalidInput("source", str(source), "an existing .jsonl or .jsonl.xz file")
+    check_file("out", out)
     write_corpus(read_sweep(source, hardware=hardware), out)
     corpus = read_corpus(out)
-    console().print(f"{out}: {len(corpus.sweeps)} kernels, {corpus.n_rows} tiles, digest {corpus.digest[:12]}…")
+    say(f"{out}: {len(corpus.sweeps)} kernels, {corpus.n_rows} tiles, digest {corpus.digest[:12]}…")
 
 
 @corpus_app.command("validate")
@@ -61,7 +72,7 @@ def corpus_validate(corpora: Corpora, hardware: HardwareOption = None) -> None:
 
     for path in corpora:
         corpus = read_corpus(path, hardware=hardware)
-        console().print(f"{path}: valid, {len(corpus.sweeps)} kernels, {corpus.n_rows} tiles")
+        say(f"{path}: valid, {len(corpus.sweeps)} kernels, {corpus.n_rows} tiles")
 
 
 @corpus_app.command("info")
@@ -104,7 +115,7 @@ def evaluate_command(
     title = f"{len(corpus.sweeps)} kernels on {spec.name}; best time in the set ÷ dense best; model: {model}"
     console().print(selector_table(evaluation, title=title, width=console().width))
     for note in evaluation_notes(evaluation):
-        console().print(note)
+        say(note)
     warn_trained_on(model, seen)
 
 
@@ -123,10 +134,11 @@ def compare_command(
     from .pipeline import champion_model
     from .tables import compare_tables, differences
 
+    ks = parse_ks(str(top_k))
     corpus = read_corpora(corpora, hardware=hardware)
     spec = corpus_hardware(corpus, hardware)
     rankers = [load_model(name, spec) for name in (model_a, model_b)]
-    one, other = (evaluate(corpus, spec, champion_model(ranker, spec), ks=[top_k]) for ranker in rankers)
+    one, other = (evaluate(corpus, spec, champion_model(ranker, spec), ks=ks) for ranker in rankers)
     seen = [trained_on(ranker, corpus) for ranker in rankers]
     selectors = (f"model@{top_k}", f"union@{top_k}")
     if as_json:
@@ -139,7 +151,7 @@ def compare_command(
             }
         )  # fmt: skip
         return
-    for table in compare_tables(one, other, (f"A {model_a}", f"B {model_b}"), selectors[0]):
+    for table in compare_tables(one, other, (model_a, model_b), selectors[0], width=console().width):
         console().print(table)
     for name, files in zip((model_a, model_b), seen, strict=True):
         warn_trained_on(name, files)
@@ -169,7 +181,9 @@ def train_command(
         config = dataclasses.replace(config, rounds=rounds)
     command = shlex.join(["tileguard", "train", *map(str, corpora), "--out", str(out), *_flags(seed, rounds, folds)])
     console_ = console()
-    step = (lambda text: None) if as_json else (lambda text: console_.print(f"[dim]{text} …[/dim]"))
+    step = (lambda text: None) if as_json else (lambda text: console_.print(f"[dim]{escape(text)} …[/dim]"))
+    check_folder("out", out)
+    check_folder("out", out / "figures", make=False)
     result = train_and_record(corpus, spec, config, out=out, store=store, command=command, on_step=step)
     if as_json:
         print_json({"version": JSON_VERSION, **result.to_json()})
@@ -178,8 +192,8 @@ def train_command(
     title = f"{len(corpus.sweeps)} kernels on {spec.name}, each judged by a model that saw none of its family"
     console_.print(selector_table(evaluation, title=title, width=console_.width))
     for note in evaluation_notes(evaluation):
-        console_.print(note)
-    console_.print(f"model {result.model_dir}; figures {result.figures_dir}; {result.where}")
+        say(note)
+    say(f"model {result.model_dir}; figures {result.figures_dir}; {result.where}")
 
 
 def _flags(seed: int, rounds: int | None, folds: int) -> list[str]:
@@ -206,18 +220,19 @@ def collect_command(
 
     if device != "cpu":
         raise InvalidInput("device", device, "cpu")
+    check_file("out", out)
     chosen = parse_workloads(workloads) if workloads is not None else cpu_workloads(count, seed)
     target = CpuDevice()
     try:
         summary = collect_with_progress(chosen, target, out, budget_s=budget, console=console())
     finally:
         target.close()
-    console().print(
+    say(
         f"{summary.out}: {summary.swept} kernels swept, {summary.known} known before, {summary.left} left; "
         f"{summary.tiles_ok} tiles timed, {summary.tiles_failed} failed; {summary.seconds:.0f} s"
     )
     for name in summary.hopeless:
-        console().print(f"no tile works: {name}")
+        say(f"no tile works: {name}")
 
 
 @app.command("demo")
@@ -227,7 +242,30 @@ def demo_command(
     """Train on the shipped H200 corpus with families held out, verify the export, then tune four CPU kernels for real."""
     from .demo import run_demo
 
+    check_folder("out", out)
     run_demo(out, console())
+
+
+def check_folder(field: str, path: Path, *, make: bool = True) -> None:
+    """Raises InvalidInput where nothing can be written into a folder `path`; makes it, unless told not to."""
+    try:
+        if make:
+            path.mkdir(parents=True, exist_ok=True)
+        usable = os.access(path, os.W_OK | os.X_OK) and path.is_dir() if path.exists() else not make
+    except OSError as error:
+        raise InvalidInput(field, str(path), f"a folder that can be written ({error.strerror})") from None
+    if not usable:
+        raise InvalidInput(field, str(path), "a folder that can be written")
+
+
+def check_file(field: str, path: Path) -> None:
+    """Raises InvalidInput where no file `path` can be written; makes its folder."""
+    try:
+        if path.is_dir():
+            raise InvalidInput(field, str(path), "a file, not a folder")
+    except OSError as error:
+        raise InvalidInput(field, str(path), f"a file that can be written ({error.strerror})") from None
+    check_folder(field, path.parent)
 
 
 def corpus_hardware(corpus: Corpus, asked: str | None) -> HardwareSpec:
@@ -271,6 +309,7 @@ def warn_trained_on(model: str, files: list[str]) -> None:
 def parse_ks(text: str) -> list[int]:
     """`4,8,12` -> [4, 8, 12]."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) >= 1 for part in parts):
-        raise InvalidInput("top-k", text, "positive integers, comma-separated")
+    digits = len(str(MOST_TILES))
+    if not all(part.isdecimal() and len(part) <= digits and 1 <= int(part) <= MOST_TILES for part in parts):
+        raise InvalidInput("top-k", text, f"integers from 1 to {MOST_TILES}, comma-separated")
     return sorted({int(part) for part in parts})

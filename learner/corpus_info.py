@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from tileguard.features.anchor import regime
@@ -23,8 +24,9 @@ def corpus_facts(paths: Sequence[Path], *, hardware: str | None) -> list[dict[st
 
 def corpus_table(facts: dict[str, Any]) -> Table:
     """The facts of one corpus, families last."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=facts["path"], title_justify="left", show_header=False)
-    table.add_column("fact")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table.title, table.title_justify = escape(facts["path"]), "left"
+    table.add_column("fact", overflow="fold")
     table.add_column("value", overflow="fold")
     spread = facts["spread"]
     rows = {
@@ -41,7 +43,7 @@ def corpus_table(facts: dict[str, Any]) -> Table:
         "families": _counts(facts["families"]),
     }
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     return table
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tileguard import models
@@ -93,7 +94,7 @@ def run_demo(out: Path, console: Console) -> None:
     spec = known_hardware("h200")
     trained = train_and_record(
         corpus, spec, TrainConfig(), out=out / "h200", store=out / "mlflow",
-        command="tileguard demo", on_step=lambda text: console.print(f"[dim]{text} …[/dim]"),
+        command="tileguard demo", on_step=lambda text: console.print(f"[dim]{escape(text)} …[/dim]"),
     )  # fmt: skip
     evaluation = trained.trained.held_out.evaluation
     title = f"{len(corpus.sweeps)} kernels, each judged by a model that saw none of its family"
@@ -128,12 +129,12 @@ def run_demo(out: Path, console: Console) -> None:
 
     console.rule("[bold]3. Where things are")
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("model", str(trained.model_dir))
-    table.add_row("figures", str(trained.figures_dir))
-    table.add_row("CPU corpus, winners", f"{out / 'cpu'}")
-    table.add_row("MLflow", f"{trained.store.uri}; run {trained.logged.run_id}")
+    table.add_row("model", escape(str(trained.model_dir)))
+    table.add_row("figures", escape(str(trained.figures_dir)))
+    table.add_row("CPU corpus, winners", escape(str(out / "cpu")))
+    table.add_row("MLflow", escape(f"{trained.store.uri}; run {trained.logged.run_id}"))
     serve = f"MLFLOW_DISABLE_TELEMETRY=true {Path(sys.executable).parent / 'mlflow'} ui --backend-store-uri"
-    table.add_row("", f"look at it: {serve} {trained.store.uri}")
+    table.add_row("", escape(f"look at it: {serve} {trained.store.uri}"))
     table.add_row("took", f"{time.perf_counter() - started:.0f} s")
     console.print(table)
 

@@ -195,15 +195,16 @@ def _read(booster: Booster) -> tuple[int, list[_Tree]]:
     parameters: dict[str, str] = {}
     blocks: list[dict[str, str]] = []
     fields = header
+    in_trees = True  # after them come importances, whose lines are named by features, "Tree" perhaps
     for line in booster.model_to_string().splitlines():
         name, _, value = line.partition("=")
-        if name == "Tree":
+        if line == "end of trees":
+            fields, in_trees = {}, False
+        elif name == "Tree" and in_trees:
             blocks.append(fields := {})
         elif line.startswith("[") and line.endswith("]"):
             name, _, value = line[1:-1].partition(":")
             parameters[name] = value.strip()
-        elif line == "end of trees":
-            fields = {}
         elif name:
             fields[name] = value
     _check_model(header, parameters)

@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tileguard.features.errors import InvalidInput
+from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.hardware import known_hardware
 from tileguard.features.kernels import DTYPE_BYTES, canonical_dtype
 from tileguard.features.pow2 import pow2_ceil
 from tileguard.runtime.devices.base import NOT_MEASURED, OK, CompileError, OutOfResource
 
-from .corpus import CorpusError
+from .corpus import CorpusError, check_fields, check_rows
 
 logger = logging.getLogger("tileguard")
 
-_REQUIRED = ("label", "kernel", "heuristic", "numels", "signature", "inductor_meta", "baselines", "rows")
+_NAMES = ("label", "kernel", "heuristic")
+_REQUIRED = (*_NAMES, "numels", "signature", "inductor_meta", "baselines", "rows")
 
 
 def read_sweep(path: Path, *, hardware: str) -> list[dict[str, Any]]:
@@ -32,15 +33,20 @@ def read_sweep(path: Path, *, hardware: str) -> list[dict[str, Any]]:
         for key in _REQUIRED:
             if key not in record:
                 raise CorpusError(path, key, "(missing)", "a value in every line", number)
+        for key in _NAMES:
+            if not isinstance(record[key], str):
+                raise CorpusError(path, key, record[key], "a string", number)
         try:
             kernel_rows = list(_kernel_rows(record, hardware=hardware, ids=ids))
         except InvalidInput as error:
             raise CorpusError(path, error.field, error.value, error.allowed, number) from None
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise CorpusError(path, "rows", f"{type(error).__name__}: {error}", "the sweep format", number) from None
         if any(row["status"] == OK for row in kernel_rows):
+            check_rows(path, kernel_rows, line=number)
             rows.extend(kernel_rows)
         else:
+            check_fields(path, kernel_rows, line=number)
             logger.warning("%s, line %d: no tile of %s worked; it is left out", path, number, record["kernel"])
     return rows
 
@@ -54,7 +60,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     continue
                 try:
                     record = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise CorpusError(path, "(line)", str(error), "one JSON object a line", number) from None
                 if not isinstance(record, dict):
                     raise CorpusError(path, "(line)", type(record).__name__, "one JSON object a line", number)
@@ -65,7 +71,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) -> Iterator[dict[str, Any]]:
     meta = record["inductor_meta"]
-    xnumel, rnumel = record["numels"].get("xnumel", 1), record["numels"]["r0_numel"]
+    xnumel, rnumel = record["numels"].get("xnumel", 1), checked_int("r0_numel", record["numels"]["r0_numel"], minimum=1)
     persistent = record["heuristic"] == "PERSISTENT_REDUCTION"
     pointers = {name: canonical_dtype(kind[1:], field="signature") for name, kind in record["signature"].items()
                 if kind.startswith("*")}  # fmt: skip
@@ -84,7 +90,7 @@ def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) ->
         "min_ptr_elem_bytes": min(sizes), "max_ptr_elem_bytes": max(sizes), "total_ptr_elem_bytes": sum(sizes),
         "inner": is_inner(meta.get("reduction_hint")), "persistent": persistent, "source": record.get("src"),
     }  # fmt: skip
-    hosts = {key: _host_ranks(record["baselines"].get(key)) for key in ("default", "max_autotune")}
+    hosts = {key: _host_ranks(key, record["baselines"].get(key)) for key in ("default", "max_autotune")}
     fixed_r = pow2_ceil(rnumel)
     seen = set()
     for row in record["rows"]:
@@ -110,9 +116,12 @@ def is_inner(reduction_hint: object) -> bool:
     return str(reduction_hint).rsplit(".", 1)[-1] == "INNER"
 
 
-def _host_ranks(tiles: object) -> dict[tuple[int, ...], int]:
+def _host_ranks(host: str, tiles: object) -> dict[tuple[int, ...], int]:
     if not isinstance(tiles, list):  # the sweep keeps an error's text where the host's list could not be made
         return {}
+    for tile in tiles:
+        if not (isinstance(tile, list) and len(tile) == 4 and all(type(number) is int for number in tile)):
+            raise InvalidInput(f"baselines.{host}", tile, "tiles of four integers: X, R, w, st")
     return {tuple(tile): rank for rank, tile in reversed(list(enumerate(tiles)))}
 
 
@@ -127,7 +136,7 @@ def _result(row: dict[str, Any] | None) -> dict[str, Any]:
     if row is None:
         row, status = {"error": "in the host's list, not in the sweep"}, NOT_MEASURED
     elif row.get("error"):
-        status = OutOfResource.status if "OutOfResource" in row["error"] else CompileError.status
+        status = OutOfResource.status if "OutOfResource" in str(row["error"]) else CompileError.status
     elif row.get("us") is None:
         status = NOT_MEASURED
     else:

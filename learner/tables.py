@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from .evaluate import Evaluation, by_regime
@@ -15,6 +16,8 @@ TIER_TITLES = ("≤ 5 %", "5–10 %", "10–30 %", "> 30 %")
 
 WIDE = 145
 """Columns of a terminal that the whole table of selectors needs; a narrower one gets the columns that matter most."""
+NARROW = 70
+"""Columns below which each table keeps only the measures that it cannot do without."""
 
 
 def selector_table(evaluation: Evaluation, *, title: str, width: int = WIDE) -> Table:
@@ -25,10 +28,10 @@ def selector_table(evaluation: Evaluation, *, title: str, width: int = WIDE) -> 
         "snap 1": "snap1", "snap 2": "snap2", "measured": "n_pred_mean", "tiles": "set_mean", "p95 tiles": "set_p95",
     }  # fmt: skip
     if width < WIDE:
-        kept = ("≤ 5 %", "> 30 %", "geomean", "worst", "tiles")
+        kept = ("≤ 5 %", "worst", "tiles") if width < NARROW else ("≤ 5 %", "> 30 %", "geomean", "worst", "tiles")
         columns = {label: key for label, key in columns.items() if label in kept}
     table = _table(title)
-    table.add_column("selector", no_wrap=True)
+    table.add_column("selector", overflow="fold")
     for label in columns:
         table.add_column(label, justify="right", no_wrap=True)
     for name in evaluation.sets:
@@ -68,12 +71,16 @@ def evaluation_notes(evaluation: Evaluation) -> list[str]:
     return [*notes, LEGEND]
 
 
-def compare_tables(a: Evaluation, b: Evaluation, names: tuple[str, str], selector: str) -> list[Table]:
-    """Two evaluations of one corpus side by side: by tier, by regime, and the kernels where they differ most."""
+def compare_tables(
+    a: Evaluation, b: Evaluation, models: tuple[str, str], selector: str, *, width: int = WIDE
+) -> list[Table]:
+    """Two evaluations of one corpus side by side: by tier, by regime, and the kernels where they differ most. The
+    first table says which models A and B are."""
     tiers = _table(f"{selector}: by tier")
-    tiers.add_column("measure")
-    for name in names:
-        tiers.add_column(name, justify="right")
+    tiers.add_column("measure", overflow="fold")
+    names = ("A", "B")
+    for name, model in zip(names, models, strict=True):
+        tiers.add_column(f"{name} {escape(model)}", justify="right", overflow="fold", min_width=FIGURE)
     one, other = a.summary(selector), b.summary(selector)
     for key, label in zip(TIER_COLUMNS, TIER_TITLES, strict=True):
         tiers.add_row(label, percent(one[key]), percent(other[key]))
@@ -81,20 +88,22 @@ def compare_tables(a: Evaluation, b: Evaluation, names: tuple[str, str], selecto
         tiers.add_row(key, f"{one[key]:.3f}", f"{other[key]:.3f}")
 
     regimes = _table(f"{selector}: by regime of rnumel")
-    for name in ("regime", "kernels", *(f"{name} {what}" for name in names for what in ("≤ 5 %", "> 30 %"))):
-        regimes.add_column(name, justify="left" if name == "regime" else "right")
+    measures = {"≤ 5 %": "lossless"} if width < NARROW else {"≤ 5 %": "lossless", "> 30 %": "severe"}
+    for name in ("regime", "kernels", *(f"{name} {what}" for name in names for what in measures)):
+        regimes.add_column(name, justify="left" if name == "regime" else "right", no_wrap=True)
     other_regimes = by_regime(b, selector)
     for name, s in by_regime(a, selector).items():
         o = other_regimes[name]
-        shares = [percent(v) for v in (s["lossless"], s["severe"], o["lossless"], o["severe"])]
+        shares = [percent(side[key]) for side in (s, o) for key in measures.values()]
         regimes.add_row(name, str(s["kernels"]), *shares)
 
     kernels = _table(f"{selector}: kernels where they differ most")
     for name in ("kernel", "x × r", *names, "ratio"):
-        kernels.add_column(name, justify="left" if name == "kernel" else "right", overflow="fold")
+        words = name in ("kernel", "x × r")
+        kernels.add_column(name, justify="left" if name == "kernel" else "right", overflow="fold", no_wrap=not words)
     for row in differences(a, b, selector):
         kernels.add_row(
-            row["kernel_id"], f"{row['xnumel']} × {row['rnumel']}", f"{row['a']:.3f}", f"{row['b']:.3f}",
+            escape(row["kernel_id"]), f"{row['xnumel']} × {row['rnumel']}", f"{row['a']:.3f}", f"{row['b']:.3f}",
             f"{row['ratio']:.3f}",
         )  # fmt: skip
     return [tiers, regimes, kernels]
@@ -115,9 +124,13 @@ def differences(a: Evaluation, b: Evaluation, selector: str, *, most: int = 10) 
     ]  # fmt: skip
 
 
+FIGURE = len("100.0 %")
+"""Columns that a figure needs, whatever its heading."""
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    return Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)

@@ -42,8 +42,8 @@ def root(
 ) -> None:
     if version:
         typer.echo(__version__)
-    elif context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        raise typer.Exit
+    show_help(context)
 
 
 Xnumel = Annotated[int, typer.Option(help="Length of the output axis, exact.")]
@@ -80,13 +80,15 @@ def select_command(
     if as_json:
         print_json(candidate_set_json(result, selector))
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-    for name in ("tile", "proposed by", "score"):
-        table.add_column(name, justify="right" if name == "score" else "left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("tile", "proposed by"):
+        table.add_column(name, overflow="fold")
+    table.add_column("score", justify="right", no_wrap=True)
     for c in result.candidates:
-        table.add_row(str(c.tile), ", ".join(c.proposers), "" if c.score is None else f"{c.score:.3f}")
+        score = "" if c.score is None else f"{c.score:.3f}"
+        table.add_row(escape(str(c.tile)), escape(", ".join(c.proposers)), score)
     console().print(table)
-    console().print(
+    say(
         f"{len(result.candidates)} candidates for {xnumel} × {rnumel} {kernel.dtype} on {result.hardware}; "
         f"model: {result.verdict}; selected in {result.times.total_us / 1e3:.1f} ms, loading the model included"
     )
@@ -121,12 +123,12 @@ def tune_command(
         print_json(tuning_json(result))
         return
     if not result.from_store:
-        console().print(tuning_table(result))
+        console().print(tuning_table(result, width=console().width))
     source = "from the store" if result.from_store else f"of {len(result.candidates)} candidates"
     console().print(
-        f"winner {source}: [bold]{result.winner.tile}[/bold], {result.winner.us:.2f} µs, compiled in "
-        f"{result.winner.compile_ms:.0f} ms; proposed by {', '.join(result.proposers)}; model: {result.verdict}; "
-        f"{result.seconds:.1f} s"
+        f"winner {source}: [bold]{escape(str(result.winner.tile))}[/bold], {result.winner.us:.2f} µs, compiled in "
+        f"{result.winner.compile_ms:.0f} ms; proposed by {escape(', '.join(result.proposers))}; "
+        f"model: {escape(str(result.verdict))}; {result.seconds:.1f} s"
     )
 
 
@@ -139,11 +141,11 @@ def doctor_command(as_json: Json = False) -> None:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("area", "name", "", "finding"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold", no_wrap=name == "")
     previous = ""
     for f in findings:
         mark = {True: "[green]ok[/green]", False: "[yellow]no[/yellow]", None: ""}[f.ok]
-        table.add_row(f.area if f.area != previous else "", f.name, mark, escape(f.detail))
+        table.add_row(escape(f.area) if f.area != previous else "", escape(f.name), mark, escape(f.detail))
         previous = f.area
     console().print(table)
 
@@ -180,15 +182,23 @@ def tuning_json(result: TuningResult) -> dict[str, Any]:
     }
 
 
-def tuning_table(result: TuningResult) -> Table:
+NARROW = 70
+"""Columns of a terminal below which the spread and the compile time of each tile are left out."""
+
+
+def tuning_table(result: TuningResult, *, width: int = NARROW) -> Table:
     """Candidates by time, failures last."""
+    figures = ("µs",) if width < NARROW else ("µs", "MAD", "compile ms")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("tile", "proposed by", "µs", "MAD", "compile ms", "status"):
-        table.add_column(name, justify="left" if name in ("tile", "proposed by", "status") else "right")
+    for name in ("tile", "proposed by"):
+        table.add_column(name, overflow="fold")
+    for name in figures:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("status", overflow="fold")
     for c in sorted(result.candidates, key=lambda c: c.timing.us if c.timing else float("inf")):
         times = (f"{c.timing.us:.2f}", f"{c.timing.us_mad:.2f}", f"{c.compile_ms:.0f}") if c.timing else ("", "", "")
         table.add_row(
-            str(c.tile), ", ".join(c.proposers), *times, OK if c.status == OK else escape(f"{c.status}: {c.error}"),
+            escape(str(c.tile)), escape(", ".join(c.proposers)), *times[: len(figures)], OK if c.status == OK else escape(f"{c.status}: {c.error}"),
             style="bold" if c.tile == result.winner.tile else "",
         )  # fmt: skip
     return table
@@ -201,7 +211,18 @@ def model_option(text: str) -> str | None:
 
 def console() -> Console:
     """Where people read: the terminal's width, or wide enough for every table when piped."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 160)
+
+
+def say(text: str) -> None:
+    """Print a sentence as it stands: what looks like markup came from data."""
+    console().print(text, markup=False)
+
+
+def show_help(context: typer.Context) -> None:
+    """The help of a group of commands where none was named."""
+    if context.invoked_subcommand is None and (text := context.get_help()):  # empty where typer printed it itself
+        typer.echo(text)
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from tests.support import CORPUS_PATH, python
+from rich.table import Table
+from tests.support import CORPUS_PATH, ROOT, corpus_row, python
 
+from tileguard import __version__
 from tileguard.__main__ import main
+from tileguard.features.hardware import known_hardware
 from tileguard.learner import demo
 from tileguard.learner.corpus import CORPUS_SCHEMA, read_corpus, read_rows, write_corpus
+from tileguard.learner.evaluate import by_regime, evaluate
+from tileguard.learner.tables import compare_tables, selector_table
 from tileguard.learner.workloads import cpu_workload
+from tileguard.runtime import cli
 from tileguard.runtime.devices.cpu import CpuDevice
+from tileguard.runtime.doctor import Finding
+from tileguard.runtime.selector import Selector
+from tileguard.runtime.tuner import tune
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -85,11 +96,22 @@ def with_duplicate_row(table: Any) -> Any:
         (("evaluate", CORPUS_PATH, "--hardware", "h999"), "hardware"),
         (("evaluate", CORPUS_PATH, "--hardware", "h100"), "hardware"),
         (("evaluate", CORPUS_PATH, "--top-k", "4,x"), "top-k"),
+        (("evaluate", CORPUS_PATH, "--top-k", "²"), "top-k"),
+        (("evaluate", CORPUS_PATH, "--top-k", "9" * 5000), "top-k"),
+        (("evaluate", CORPUS_PATH, "--top-k", "0"), "top-k"),
+        (("compare", "champion", "champion", CORPUS_PATH, "--top-k", 10**7), "top-k"),
         (("evaluate", CORPUS_PATH, "--model", "nowhere"), "no_model"),
         (("compare", "champion", "nowhere", CORPUS_PATH), "nowhere"),
         (("corpus", "import", "nowhere.jsonl", "out.parquet", "--hardware", "h200"), "source"),
         (("corpus", "import", CORPUS_PATH, "out.csv", "--hardware", "h200"), "out"),
         (("collect", "--out", "c.csv", "--count", 1), "out"),
+        (("collect", "--out", "/dev/null/c.parquet", "--count", 1), "/dev/null"),
+        (("collect", "--out", CORPUS_PATH / "c.parquet", "--count", 1), "out"),
+        (("train", CORPUS_PATH, "--out", CORPUS_PATH), "out"),
+        (("train", CORPUS_PATH, "--out", CORPUS_PATH / "models"), "out"),
+        (("demo", "--out", CORPUS_PATH), "out"),
+        (("evaluate", "a" * 5000 + ".parquet"), "File name too long"),
+        (("evaluate", CORPUS_PATH, "--model", "a" * 5000), "File name too long"),
         (("frobnicate",), "frobnicate"),
     ],
 )
@@ -241,11 +263,188 @@ def test_the_demo_tunes_reductions_it_has_not_seen(tmp_path: Path, monkeypatch: 
     assert tuned.dense_tiles >= len(tuned.result.candidates) > 1
 
 
-def test_a_closed_pipe_ends_the_command_quietly() -> None:
+@pytest.mark.parametrize("path", ["file/c.parquet", "folder.parquet"])
+def test_corpus_import_needs_a_place_for_its_file(
+    run: Run, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("folder.parquet").mkdir()
+    Path("sweep.jsonl").touch()
+    code, out, err = run("corpus", "import", "sweep.jsonl", path, "--hardware", "h200")
+    assert (code, out) == (2, "")
+    assert err.startswith("tileguard: out: ")
+    assert err.count("\n") == 1
+
+
+def test_train_keeps_its_hands_off_a_file_in_the_place_of_the_figures(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "figures").touch()
+    code, _, err = run("train", CORPUS_PATH, "--out", tmp_path, "--store", tmp_path / "mlflow")
+    assert code == 2
+    assert "figures" in err
+    assert not (tmp_path / "mlflow").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), OSError("odd"), PermissionError(13, "no", "f")]
+)
+def test_an_unusable_file_is_no_defect(run: Run, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "diagnose", fail)
+    code, out, err = run("doctor")
+    assert (code, out) == (2, "")
+    assert err.startswith("tileguard: ")
+    assert "defect" not in err
+    assert err.count("\n") == 1
+
+
+MARKUP = "[/x][b]:b:"
+"""Closes what was not opened, makes bold, and is an emoji."""
+
+
+def test_markup_in_data_is_printed_as_it_stands(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("select", "--xnumel", 4, "--rnumel", 4, "--model", MARKUP)
+    assert (code, err) == (0, "")
+    assert MARKUP in out
+    path = Path("[b]") / f"{MARKUP[1:]}.parquet"
+    names = {"kernel_id": f"{MARKUP}id", "workload": f"{MARKUP}lab:1", "family": f"{MARKUP}fam"}
+    write_corpus([corpus_row(**names, xblock=xblock) for xblock in (1, 2)], path)
+    code, out, err = run("corpus", "validate", path)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{path}: valid")
+    code, out, err = run("corpus", "info", path)
+    assert (code, err) == (0, "")
+    assert f"{MARKUP}fam 1" in out
+    assert str(path) in out
+    assert run("evaluate", path, "--model", "none")[0] == 0
+    model = tmp_path / MARKUP.replace("/", "")
+    model.symlink_to(ROOT / "models" / "reduction-h200")
+    code, out, err = run("compare", "champion", model, path)
+    assert (code, err) == (0, "")
+    assert model.name in out
+    code, out, err = run("evaluate", path, "--model", model)
+    assert (code, err) == (0, "")
+    assert model.name in out
+
+
+def test_markup_in_the_name_of_a_finding_is_printed_as_it_stands(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "diagnose", lambda: (Finding(MARKUP, MARKUP + "name", True, MARKUP + "detail"),))
+    code, out, err = run("doctor")
+    assert (code, err) == (0, "")
+    assert MARKUP + "name" in out
+    assert MARKUP + "detail" in out
+
+
+@pytest.mark.parametrize("arguments", ["--help", "select --help", "select --xnumel 9 --rnumel 99", "doctor"])
+def test_an_encoding_without_our_symbols_is_no_reason_to_fail(
+    run: Run, arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", stream)
+    code, _, err = run(*arguments.split())
+    assert (code, err) == (0, "")
+    assert stream.buffer.seek(0, io.SEEK_END) > 100
+
+
+def test_without_a_command_the_help_is_printed_and_no_complaint(run: Run) -> None:
+    for arguments in ((), ("corpus",)):
+        code, out, err = run(*arguments)
+        assert (code, err) == (0, "")
+        assert "Usage: tileguard" in out
+    out = run("--help")[1]
+    for name, words in COMMANDS.items():
+        assert f" {name} " in out
+        assert words in out
+    code, out, err = run("--version")
+    assert (code, out, err) == (0, f"{__version__}\n", "")
+
+
+COMMANDS = {
+    "select": "The candidate set", "tune": "for real", "doctor": "What is installed", "corpus": "Dense measurements",
+    "evaluate": "Judge every selector", "compare": "Two models", "train": "Train a ranker", "collect": "Sweep kernels",
+    "demo": "shipped H200 corpus",
+}  # fmt: skip
+
+
+def test_an_interrupt_of_the_imports_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupts:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "tileguard.learner.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "tileguard.learner.cli")
+    monkeypatch.setattr("sys.meta_path", [Interrupts(), *sys.meta_path])
+    assert run("doctor") == (130, "", "tileguard: interrupted\n")
+
+
+def test_standard_output_that_cannot_be_written_is_one_line_or_none() -> None:
     code = (
-        "import subprocess, sys\n"
-        "done = subprocess.run(sys.executable + ' -m tileguard select --xnumel 99 --rnumel 999 | head -1', shell=True,"
-        " stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)\n"
-        "print(done.returncode, done.stderr.decode())"
+        "import json, subprocess, sys\n"
+        "for arguments in ('select --xnumel 99 --rnumel 999', 'select --xnumel 99 --rnumel 999 --json', '--help',"
+        " '--version'):\n"
+        "    for end in ('>&-', '>/dev/full', '| true; exit ${PIPESTATUS[0]}', '2>&- >/dev/null'):\n"
+        "        done = subprocess.run(['bash', '-c', f'{sys.executable} -m tileguard {arguments} {end}'],"
+        " capture_output=True, text=True)\n"
+        "        print(json.dumps([end[:4], done.returncode, done.stdout, done.stderr]))"
     )
-    assert python(code).strip() == "0"
+    for line in python(code).splitlines():
+        end, status, out, err = json.loads(line)
+        assert out == ""
+        if end in (">&-", ">/de"):
+            assert status == 2
+            assert err.startswith("tileguard: ")
+            assert err.count("\n") == 1
+        else:
+            assert (status, err) == (141 if end == "| tr" else 0, "")
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_figures_stay_whole_on_a_narrow_terminal(width: int) -> None:
+    corpus, spec = read_corpus(CORPUS_PATH), known_hardware("h200")
+    evaluation = evaluate(corpus, spec, None, ks=[])
+    name = "host_default"
+    summary = evaluation.summary(name)
+    table = selector_table(evaluation, title="t", width=width)
+    text = shown(table, width)
+    assert "…" not in text
+    for figure in (f"{100 * summary['lossless']:.1f} %", f"{summary['worst']:.3f}", f"{summary['set_mean']:.1f}"):
+        assert figure in text
+    long = "/a/long/path" * 5
+    for table in compare_tables(evaluation, evaluation, (long, long), name, width=width):
+        text = shown(table, width)
+        assert "…" not in text
+    tiers, regimes, _ = compare_tables(evaluation, evaluation, (long, long), name, width=width)
+    assert shown(tiers, width).count(f"{summary['worst']:.3f}") == 2
+    for regime in by_regime(evaluation, name).values():
+        assert shown(regimes, width).count(f"{100 * regime['lossless']:.1f} %") >= 2
+
+
+def shown(table: Table, width: int) -> str:
+    """A table as a terminal of that width shows it, no line longer."""
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(table)
+    text = cast(io.StringIO, console.file).getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    return text
+
+
+def test_tuning_and_doctor_tables_stay_whole_on_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = cpu_workload("sum", 16, 64, "fp32").kernel
+    device = CpuDevice(rounds=3)
+    try:
+        result = tune(kernel, device, Selector(device.hardware, model=None))
+    finally:
+        device.close()
+    for width in (40, 80):
+        text = shown(cli.tuning_table(result, width=width), width)
+        assert "…" not in text
+        for candidate in result.candidates:
+            assert candidate.timing is None or f" {candidate.timing.us:.2f} " in text
+    monkeypatch.setattr(cli, "console", lambda: Console(width=40, highlight=False, emoji=False))
+    code, out, _ = run("doctor")
+    assert code == 0
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 40

@@ -86,7 +86,7 @@ def test_coordinate_descent_stays_where_the_gain_is_below_its_threshold(tmp_path
 
 def test_coordinate_descent_goes_along_warps_and_r0_too(tmp_path: Path) -> None:
     rows = [
-        corpus_row(xblock=1, r0_block=64, num_warps=2, us=4.0, us_min=4.0, host_max_autotune_rank=0),
+        corpus_row(xblock=1, r0_block=64, num_warps=2, us=4.0, us_min=4.0, us_median=4.0, host_max_autotune_rank=0),
         corpus_row(xblock=1, r0_block=64, num_warps=4, us=3.0, us_min=3.0),
         corpus_row(xblock=1, r0_block=128, num_warps=4, us=2.0, us_min=2.0),
         corpus_row(xblock=2, r0_block=128, num_warps=8, us=1.0, us_min=1.0),

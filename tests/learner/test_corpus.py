@@ -129,7 +129,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(CorpusError):
         write_corpus([corpus_row(us=-1.0)], path)
-    with pytest.raises(Exception):  # noqa: B017 - whatever pyarrow raises for a number that no int32 holds
+    with pytest.raises(CorpusError):
         write_corpus([corpus_row(xblock=1 << 40)], path)
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -159,6 +159,20 @@ def test_several_corpora_are_one(tmp_path: Path) -> None:
         ({"us_min": math.nan}, "us_min"),
         ({"us_mad": -0.1}, "us_mad"),
         ({"compile_ms": None}, "compile_ms"),
+        ({"us_median": math.nan}, "us_median"),
+        ({"us_median": math.inf}, "us_median"),
+        ({"us_median": -1.0}, "us_median"),
+        ({"us_median": 0.0}, "us_median"),
+        ({"us_min": 2.1}, "us_min"),
+        ({"us": 3.0, "us_median": 1.9}, "us_min"),
+        ({"status": "compile_error", "us": None, "compile_ms": math.nan}, "compile_ms"),
+        ({"reps": 0}, "reps"),
+        ({"n_regs": -1}, "n_regs"),
+        ({"n_spills": -1}, "n_spills"),
+        ({"shared": -1}, "shared"),
+        ({"host_default_rank": -1}, "host_default_rank"),
+        ({"host_max_autotune_rank": -1}, "host_max_autotune_rank"),
+        ({"kernel_id": ""}, "kernel_id"),
         ({"status": "fine"}, "status"),
         ({"status": None}, "status"),
         ({"status": "compile_error"}, "us"),
@@ -191,6 +205,90 @@ def test_a_wrong_value_is_refused_by_file_row_and_column(
     assert (caught.value.row, caught.value.field) == (2, column)
     assert f"{path}: row 2, column {column}: " in str(caught.value)
     assert "expected" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("xblock", 1 << 40),
+        ("xblock", True),
+        ("xblock", 1.0),
+        ("xnumel", 1 << 63),
+        ("xnumel", 10**5000),
+        ("num_load", 1 << 40),
+        ("inner", 1),
+        ("workload", 3),
+        ("workload", "half \ud800"),
+        ("kernel_id", "half \ud800"),
+        ("status", ["ok"]),
+        ("error", {}),
+        ("error", b"bytes"),
+        ("source", 5),
+        ("us", True),
+        ("us", "3.0"),
+        ("us", 10**400),
+        ("us", (1 << 53) + 1),
+        ("compile_ms", "x"),
+        ("reps", "a"),
+        ("reps", 20.0),
+        ("n_regs", "abc"),
+        ("shared", 1 << 33),
+        ("host_default_rank", 1 << 15),
+    ],
+    ids=lambda value: ascii(value) if not isinstance(value, int) or value < 1 << 64 else "huge",
+)
+def test_a_value_that_the_schema_cannot_hold_is_refused(path: Path, column: str, value: Any) -> None:
+    rows = corpus_rows([[3.0, 2.0, 4.0]])
+    rows[1] |= {column: value}
+    with pytest.raises(CorpusError) as caught:
+        write_corpus(rows, path)
+    assert (caught.value.row, caught.value.field) == (2, column)
+    message = str(caught.value)
+    assert f"{path}: row 2, column {column}: " in message
+    assert "\n" not in message
+    assert len(message) < len(str(path)) + 400
+    assert not path.exists()
+
+
+def test_a_deeply_nested_value_is_refused(path: Path) -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(CorpusError, match="too large to show"):
+        write_corpus([corpus_row(error=nested)], path)
+
+
+def test_integers_and_numpy_numbers_are_taken_as_times(path: Path) -> None:
+    plain = [corpus_row(us=3.0, us_median=3.0, us_min=2.0, n_regs=32, host_default_rank=1)]
+    write_corpus(plain, path)
+    digest = read_corpus(path).digest
+    numpy = {"us": 3, "us_median": np.float64(3), "us_min": np.int64(2), "n_regs": np.int64(32), "xblock": np.int32(1)}
+    write_corpus([plain[0] | numpy], path)
+    assert read_corpus(path).digest == digest
+
+
+def test_us_is_the_median_or_the_minimum(path: Path) -> None:
+    write_corpus([corpus_row(us=2.5, us_median=3.0, us_min=2.5 * (1 + 1e-12)), corpus_row(xblock=2)], path)
+    assert read_corpus(path).n_rows == 2
+
+
+@pytest.mark.parametrize("column", ["host_default_rank", "host_max_autotune_rank"])
+def test_a_host_rank_used_twice_within_a_kernel_is_refused(path: Path, column: str) -> None:
+    rows = corpus_rows([[3.0, 2.0, 4.0], [5.0]])
+    for row in (rows[0], rows[3]):
+        row[column] = 0
+    write_corpus(rows, path)
+    rows[2][column] = 0
+    with pytest.raises(CorpusError) as caught:
+        write_corpus(rows, path)
+    assert (caught.value.row, caught.value.field) == (3, column)
+    assert "row 1" in str(caught.value)
+
+
+def test_metadata_that_is_no_text_is_refused(path: Path) -> None:
+    with pytest.raises(CorpusError) as caught:
+        write_corpus([corpus_row()], path, metadata={"toolchain": "\ud800"})
+    assert caught.value.field == "tileguard.corpus.toolchain"
 
 
 def test_a_tile_measured_twice_is_refused_with_both_rows(path: Path) -> None:
@@ -251,8 +349,11 @@ def read_corpus_digest(rows: Rows, path: Path) -> str:
     return read_corpus(path).digest
 
 
-@pytest.mark.parametrize("metadata", [{"tileguard.corpus.version": "2"}, {"tileguard.corpus.version": ""}, {}, None])
-def test_another_schema_version_is_refused(path: Path, metadata: dict[str, str] | None) -> None:
+@pytest.mark.parametrize(
+    "metadata",
+    [{"tileguard.corpus.version": v} for v in ("2", "", b"\xff")] + [{}, None],
+)
+def test_another_schema_version_is_refused(path: Path, metadata: dict[str, Any] | None) -> None:
     pq.write_table(raw_table([corpus_row()]).replace_schema_metadata(metadata), path)
     with pytest.raises(CorpusError) as caught:
         read_corpus(path)
@@ -269,22 +370,106 @@ def test_another_schema_version_is_refused(path: Path, metadata: dict[str, str] 
         ("inner", ["yes"]),
         ("xnumel", [[1]]),
         ("reps", [1 << 40]),
+        ("xblock", [1.0]),
+        ("xblock", [True]),
+        ("xblock", ["1"]),
+        ("us", ["3.0"]),
+        ("us", [True]),
+        ("us_median", [True]),
+        ("inner", [2]),
+        ("inner", ["true"]),
+        ("host_default_rank", [0.0]),
+        ("n_regs", [[3]]),
     ],
 )
 def test_a_column_of_another_type_is_refused_by_name(path: Path, column: str, values: list[Any]) -> None:
-    table = raw_table([corpus_row()])
-    position = table.schema.get_field_index(column)
-    pq.write_table(table.set_column(position, column, pa.array(values)), path)
+    pq.write_table(with_column(raw_table([corpus_row()]), column, pa.array(values)), path)
     with pytest.raises(CorpusError) as caught:
         read_corpus(path)
     assert caught.value.field == column
     assert str(CORPUS_SCHEMA.field(column).type) in str(caught.value)
 
 
-def test_a_column_of_a_wider_type_is_taken(path: Path) -> None:
+def with_column(table: Any, column: str, values: Any) -> Any:
+    return table.set_column(table.schema.get_field_index(column), column, values)
+
+
+@pytest.mark.parametrize("values", [[5], [b"sum"], [True], [1.5], [["sum"]]], ids=str)
+@pytest.mark.parametrize("column", ["workload", "error", "status", "source", "dtype"])
+def test_a_column_of_strings_takes_no_other_kind(path: Path, column: str, values: list[Any]) -> None:
+    for array in (pa.array(values), pa.array(values).dictionary_encode() if values != [["sum"]] else pa.array(values)):
+        pq.write_table(with_column(raw_table([corpus_row()]), column, array), path)
+        with pytest.raises(CorpusError, match="the type string") as caught:
+            read_corpus(path)
+        assert caught.value.field == column
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "row"),
+    [
+        ("xblock", pa.array([1, 1 << 40, 1 << 41]), 2),
+        ("xblock", pa.array([1, 2, -(1 << 40)]), 3),
+        ("reps", pa.array([1, None, 1 << 31]), 3),
+        ("host_default_rank", pa.array([0, 1 << 15, None]), 2),
+        ("xnumel", pa.array([100, 100, 1 << 63], pa.uint64()), 3),
+        ("us", pa.array([3, 4, (1 << 53) + 1]), 3),
+    ],
+)
+def test_a_number_that_the_column_cannot_hold_is_refused_by_row(path: Path, column: str, values: Any, row: int) -> None:
+    pq.write_table(with_column(raw_table(corpus_rows([[3.0, 2.0, 4.0]])), column, values), path)
+    with pytest.raises(CorpusError) as caught:
+        read_corpus(path)
+    assert (caught.value.row, caught.value.field) == (row, column)
+    assert caught.value.value == values[row - 1].as_py()
+
+
+@pytest.mark.parametrize("encoded", [False, True], ids=["plain", "dictionary"])
+@pytest.mark.parametrize("large", [False, True], ids=["string", "large_string"])
+@pytest.mark.parametrize("column", ["error", "workload", "status", "source"])
+def test_a_string_that_is_not_utf8_is_refused_by_row(path: Path, column: str, large: bool, encoded: bool) -> None:
+    kinds = (pa.large_binary(), pa.large_string()) if large else (pa.binary(), pa.string())
+    values = pa.array([b"fine", b"caf\xe9", b"fine", b"\xff"], kinds[0]).view(kinds[1])
+    table = with_column(
+        raw_table(corpus_rows([[3.0, 2.0, 4.0, 5.0]])), column, values.dictionary_encode() if encoded else values
+    )
+    pq.write_table(table, path, row_group_size=1)
+    with pytest.raises(CorpusError) as caught:
+        read_corpus(path)
+    assert (caught.value.row, caught.value.field, caught.value.value) == (2, column, b"caf\xe9")
+
+
+def test_a_column_name_that_is_not_utf8_or_occurs_twice_is_refused(path: Path) -> None:
     table = raw_table([corpus_row()])
-    position = table.schema.get_field_index("xblock")
-    pq.write_table(table.set_column(position, "xblock", pa.array([1], pa.int64())), path)
+    pq.write_table(table.append_column("us", pa.array([3.0])), path)
+    with pytest.raises(CorpusError):
+        read_corpus(path)
+    pq.write_table(table, path)
+    path.write_bytes(path.read_bytes().replace(b"compile_ms", b"compile_\xff\xfe"))
+    with pytest.raises(CorpusError):
+        read_corpus(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("xblock", pa.array([1], pa.int64())),
+        ("xblock", pa.array([1], pa.uint8())),
+        ("xnumel", pa.array([100], pa.int32())),
+        ("us", pa.array([3])),
+        ("us", pa.array([3.0], pa.float32())),
+        ("reps", pa.array([20]).dictionary_encode()),
+        ("op", pa.nulls(1)),
+        ("n_regs", pa.nulls(1)),
+        ("workload", pa.array(["sum:1"], pa.large_string())),
+        ("workload", pa.array(["sum:1"], pa.large_string()).dictionary_encode()),
+    ],
+)
+def test_a_column_of_a_wider_or_narrower_type_is_taken(path: Path, column: str, values: Any) -> None:
+    table = raw_table([corpus_row()])
+    pq.write_table(table, path)
+    digest = read_corpus(path).digest
+    pq.write_table(with_column(table, column, values), path)
+    assert read_corpus(path).digest == digest
     assert read_corpus(path).sweeps[0].tiles == (ReductionTile(1, 256, 4),)
 
 
@@ -459,6 +644,57 @@ def test_a_raw_value_of_another_type_is_a_corpus_error(tmp_path: Path, line: Any
     with pytest.raises(CorpusError) as caught:
         read_corpus(write_sweep(tmp_path / "s.jsonl", line), hardware="h200")
     assert "s.jsonl" in str(caught.value)
+
+
+ROW = record()["rows"][0]
+FAILED = {"X": 8, "R": 256, "w": 4, "st": 1, "error": "PTXAS died"}
+
+
+@pytest.mark.parametrize(
+    ("line", "column"),
+    [
+        (record(baselines={"default": [[1, 2]]}), "baselines.default"),
+        (record(baselines={"default": [[]]}), "baselines.default"),
+        (record(baselines={"max_autotune": [[1, 256, 4, 1, 1]]}), "baselines.max_autotune"),
+        (record(baselines={"max_autotune": [[True, 256, 4, 1]]}), "baselines.max_autotune"),
+        (record(baselines={"max_autotune": [[1, "R", 4, 1]]}), "baselines.max_autotune"),
+        (record(baselines={"default": [[x, 4, 1, 1] for x in range(1, 32_770)]}), "host_default_rank"),
+        (record(rows=[ROW, FAILED | {"compile_ms": "x"}]), "compile_ms"),
+        (record(rows=[ROW, FAILED | {"error": ["words"]}]), "error"),
+        (record(rows=[ROW, FAILED | {"error": 5}]), "error"),
+        (record(rows=[FAILED | {"regs": "abc"}]), "n_regs"),
+        (record(rows=[ROW | {"us": 10**400}]), "us"),
+        (record(rows=[ROW | {"us": True}]), "us"),
+        (record(rows=[ROW | {"us": "3"}]), "us"),
+        (record(rows=[ROW | {"us_min": 3.1}]), "us_min"),
+        (record(rows=[ROW | {"X": 1 << 40}]), "xblock"),
+        (record(rows=[ROW | {"X": True}]), "xblock"),
+        (record(rows=[ROW | {"X": 1.0}]), "xblock"),
+        (record(rows=[ROW, ROW]), "xblock"),
+        (record(rows=[ROW | {"regs": "abc"}]), "n_regs"),
+        (record(rows=[ROW | {"shared": 1 << 33}]), "shared"),
+        (record(rows=[ROW | {"reps": "a"}]), "reps"),
+        (record(rows=[ROW | {"error": {}}]), "error"),
+        (record(src=5), "source"),
+        (record(label="half \ud800"), "kernel_id"),
+        (record(label=3), "label"),
+        (record(kernel={}), "kernel"),
+        (record(numels={"xnumel": "100", "r0_numel": 1000}), "xnumel"),
+        (record(numels={"xnumel": 100, "r0_numel": "1000"}), "r0_numel"),
+        (record(inductor_meta=record()["inductor_meta"] | {"num_load": 1 << 40}), "num_load"),
+        ("[" * 100_000, "(line)"),
+        ('{"label": ' + "[" * 100_000, "(line)"),
+        ('{"label": ' + "9" * 5000 + "}", "(line)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 30 else "",
+)
+def test_a_raw_value_that_no_corpus_holds_is_refused_by_line_and_column(tmp_path: Path, line: Any, column: str) -> None:
+    path = write_sweep(tmp_path / "s.jsonl", record(), line)
+    with pytest.raises(CorpusError) as caught:
+        read_corpus(path, hardware="h200")
+    assert (caught.value.row, caught.value.field) == (2, column)
+    assert f"{path}: row 2, column {column}: " in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"not xz", lzma.compress(b'{"label": 1}\n' * 99)[:-20]])
