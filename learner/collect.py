@@ -20,7 +20,8 @@ from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.devices.base import OK, CandidateError, Compiled, Device, Timing
 from tileguard.runtime.lattice import lattice
 
-from .corpus import RESULT_FIELDS, TILE_FIELDS, read_rows, row_kernel, write_corpus
+from .corpus import read_rows, write_corpus
+from .corpus_schema import RESULT_FIELDS, TILE_FIELDS, row_kernel
 from .journal import Journal, Row, journal_path, locked, spare_path, sync
 from .workloads import Workload, check_distinct
 

@@ -14,7 +14,7 @@ from tileguard.features.errors import InvalidInput
 from tileguard.runtime.devices.base import Device
 from tileguard.runtime.lattice import lattice
 
-from .corpus import KERNEL_FIELDS, row_kernel, row_tile
+from .corpus_schema import KERNEL_FIELDS, row_kernel, row_tile
 
 logger = logging.getLogger("tileguard")
 Row = dict[str, Any]

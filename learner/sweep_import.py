@@ -16,7 +16,8 @@ from tileguard.features.kernels import DTYPE_BYTES, canonical_dtype
 from tileguard.features.pow2 import pow2_ceil
 from tileguard.runtime.devices.base import NOT_MEASURED, OK, CompileError, OutOfResource
 
-from .corpus import CorpusError, check_fields, check_rows
+from .corpus_check import check_fields, check_rows
+from .corpus_schema import CorpusError
 
 logger = logging.getLogger("tileguard")
 

@@ -20,7 +20,8 @@ from tileguard import __version__
 from tileguard.__main__ import main
 from tileguard.features.hardware import known_hardware
 from tileguard.learner import demo
-from tileguard.learner.corpus import CORPUS_SCHEMA, read_corpus, read_rows, write_corpus
+from tileguard.learner.corpus import read_corpus, read_rows, write_corpus
+from tileguard.learner.corpus_schema import CORPUS_SCHEMA
 from tileguard.learner.evaluate import by_regime, evaluate
 from tileguard.learner.tables import compare_tables, selector_table
 from tileguard.learner.workloads import cpu_workload

@@ -17,15 +17,8 @@ from tests.support import CORPUS_PATH, corpus_row, corpus_rows, failed_row
 from tileguard.features.errors import InvalidInput
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
-from tileguard.learner.corpus import (
-    CORPUS_SCHEMA,
-    Corpus,
-    CorpusError,
-    content_digest,
-    read_corpora,
-    read_corpus,
-    write_corpus,
-)
+from tileguard.learner.corpus import Corpus, content_digest, read_corpora, read_corpus, write_corpus
+from tileguard.learner.corpus_schema import CORPUS_SCHEMA, CorpusError
 
 Rows = list[dict[str, Any]]
 
