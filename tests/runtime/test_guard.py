@@ -365,7 +365,7 @@ def test_a_ranker_that_only_computes_leaves_the_deadline_s_thread_once_it_has_an
 
 
 def test_a_late_answer_on_the_caller_s_thread_is_not_used_and_ends_that_way() -> None:
-    naps: Iterator[float] = iter([0.0, 0.2, 0.0])
+    naps: Iterator[float] = iter([0.0, 1.2, 0.0])
     threads: list[str] = []
 
     def slow(tiles: Sequence[ReductionTile]) -> Any:
@@ -375,7 +375,7 @@ def test_a_late_answer_on_the_caller_s_thread_is_not_used_and_ends_that_way() ->
 
     ranker = FakeRanker(manifest_for("h200"), slow)
     ranker.computes_only = True  # type: ignore[attr-defined]
-    guard = Guard(lambda: ranker, H200, GuardPolicy(score_budget_s=0.1))
+    guard = Guard(lambda: ranker, H200, GuardPolicy(score_budget_s=0.6))
     answers = [guard.ask(KERNEL, HOST) for _ in range(3)]
     assert [found.reason for found, _ in answers] == [Reason.TRUST, Reason.OVER_BUDGET, Reason.TRUST]
     assert answers[1][1] is None
