@@ -170,9 +170,9 @@ def train_command(
 ) -> None:
     """Train a ranker: cross-validate by workload family, fit, export to ONNX, verify, record in MLflow."""
     from .corpus import read_corpora
-    from .recorded import train_and_record
     from .tables import evaluation_notes, selector_table
     from .train import TrainConfig
+    from .training_run import train_and_record
 
     corpus = read_corpora(corpora, hardware=hardware)
     spec = corpus_hardware(corpus, hardware)

@@ -35,9 +35,9 @@ from .collect import collect
 from .corpus import Corpus, read_corpus
 from .pipeline import fit_ranker
 from .progress import collect_with_progress
-from .recorded import train_and_record
 from .tables import evaluation_notes, selector_table
 from .train import TrainConfig
+from .training_run import train_and_record
 from .workloads import Workload, cpu_workload
 
 H200_CORPUS = models.ROOT.parent / "corpora" / "h200-reduction-ops.parquet"

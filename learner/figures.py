@@ -20,7 +20,7 @@ from tileguard.runtime.optional import require
 
 from .corpus import Corpus
 from .evaluate import LOSSLESS, MINOR, SEVERE, Evaluation, tiers
-from .labelling import Label, along, place_labels
+from .figure_labels import Label, along, place_labels
 
 if TYPE_CHECKING:
     from lightgbm import Booster

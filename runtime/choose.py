@@ -29,7 +29,16 @@ def choose(
     k = min(k, n)
     if not diversity or not n:
         return tuple(np.argsort(-scores, kind="stable")[:k].tolist())
-    x, r, warps, _ = tile_columns(tiles)
+    # A host may have told numpy to raise where a number underflows.
+    with np.errstate(all="ignore"):
+        return _greedy(scores, tile_columns(tiles), k, diversity)
+
+
+def _greedy(
+    scores: npt.NDArray[np.float64], columns: npt.NDArray[np.int64], k: int, diversity: float
+) -> tuple[int, ...]:
+    n = len(scores)
+    x, r, warps, _ = columns
     place = np.log2(np.stack([x, r, np.maximum(warps, 1)]).astype(np.float64))
     place[2] *= WARP_WEIGHT
     # Scaled first: scores may be as large as doubles get, and their squares larger.
