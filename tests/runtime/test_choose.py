@@ -93,3 +93,11 @@ def test_a_close_neighbour_gives_way_to_a_distant_tile_and_a_far_better_one_does
 @pytest.mark.parametrize("diversity", [0.0, 1.0])
 def test_of_nothing_nothing_is_chosen(diversity: float) -> None:
     assert choose(np.zeros(0), [], 8, diversity=diversity) == ()
+
+
+def test_a_host_that_has_numpy_raise_on_underflow_changes_nothing() -> None:
+    tiles = [ReductionTile(1 << x, 1 << r, 1) for x in (0, 20, 40) for r in (0, 20, 40)]
+    scores = np.array([1e-300 * i for i in range(9)])
+    with np.errstate(all="raise"):
+        strict = choose(scores, tiles, 5, diversity=1e300)
+    assert strict == choose(scores, tiles, 5, diversity=1e300)
