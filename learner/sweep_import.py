@@ -12,7 +12,7 @@ from typing import Any
 
 from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.hardware import known_hardware
-from tileguard.features.kernels import DTYPE_BYTES, canonical_dtype
+from tileguard.features.inductor import reduction_kernel
 from tileguard.features.pow2 import pow2_ceil
 from tileguard.runtime.devices.base import NOT_MEASURED, OK, CompileError, OutOfResource
 
@@ -23,6 +23,10 @@ logger = logging.getLogger("tileguard")
 
 _NAMES = ("label", "kernel", "heuristic")
 _REQUIRED = (*_NAMES, "numels", "signature", "inductor_meta", "baselines", "rows")
+_DESCRIBED = (
+    "xnumel", "rnumel", "dtype", "num_load", "num_store", "num_reduction",
+    "min_ptr_elem_bytes", "max_ptr_elem_bytes", "total_ptr_elem_bytes", "inner", "persistent",
+)  # fmt: skip
 
 
 def read_sweep(path: Path, *, hardware: str) -> list[dict[str, Any]]:
@@ -74,22 +78,15 @@ def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) ->
     meta = record["inductor_meta"]
     xnumel, rnumel = record["numels"].get("xnumel", 1), checked_int("r0_numel", record["numels"]["r0_numel"], minimum=1)
     persistent = record["heuristic"] == "PERSISTENT_REDUCTION"
-    pointers = {name: canonical_dtype(kind[1:], field="signature") for name, kind in record["signature"].items()
-                if kind.startswith("*")}  # fmt: skip
-    if not pointers:
-        raise InvalidInput("signature", record["signature"], "at least one pointer")
-    sizes = [DTYPE_BYTES[dtype] for dtype in pointers.values()]
+    described = reduction_kernel(
+        xnumel, rnumel, record["signature"], meta, reduction_hint=meta.get("reduction_hint"), persistent=persistent
+    )
     name = f"{record['label']}/{record['kernel']}/{xnumel}x{rnumel}"
     ids[name] += 1
     kernel = {
         "kernel_id": name if ids[name] == 1 else f"{name}/{ids[name]}",
         "workload": record["label"], "family": record["label"].split(":")[0], "hardware": hardware, "op": None,
-        "xnumel": xnumel, "rnumel": rnumel, "dtype": input_dtype(pointers),
-        # A kernel whose input is generated loads nothing; its reductions and stores still count.
-        "num_load": meta["num_load"], "num_store": max(meta["num_store"], 1),
-        "num_reduction": max(meta["num_reduction"], 1),
-        "min_ptr_elem_bytes": min(sizes), "max_ptr_elem_bytes": max(sizes), "total_ptr_elem_bytes": sum(sizes),
-        "inner": is_inner(meta.get("reduction_hint")), "persistent": persistent, "source": record.get("src"),
+        **{field: getattr(described, field) for field in _DESCRIBED}, "source": record.get("src"),
     }  # fmt: skip
     hosts = {key: _host_ranks(key, record["baselines"].get(key)) for key in ("default", "max_autotune")}
     fixed_r = pow2_ceil(rnumel)
@@ -100,21 +97,6 @@ def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) ->
         yield kernel | _tile(tile, hosts) | _result(row)
     for tile in dict.fromkeys(tile for ranks in hosts.values() for tile in ranks if tile not in seen):
         yield kernel | _tile(tile, hosts) | _result(None)
-
-
-def input_dtype(pointers: dict[str, str]) -> str:
-    """The dtype that a kernel reads most: of the input pointers (the first wins a tie), else of all."""
-    inputs = [dtype for name, dtype in pointers.items() if name.startswith("in")] or list(pointers.values())
-    return Counter(inputs).most_common(1)[0][0]
-
-
-def is_inner(reduction_hint: object) -> bool:
-    """Whether the reduced axis is the contiguous one, from Inductor's hint.
-
-    INNER alone says so: of this sweep's kernels with the hint DEFAULT (two axes merged, or a single long reduction
-    over rows) every one reads its input along the output axis.
-    """
-    return str(reduction_hint).rsplit(".", 1)[-1] == "INNER"
 
 
 def _host_ranks(host: str, tiles: object) -> dict[tuple[int, ...], int]:
