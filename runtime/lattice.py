@@ -13,6 +13,9 @@ from tileguard.features.tiles import SORT_KEY, ReductionTile, TileSpace
 TRITON_MAX_X = 4096
 TRITON_MAX_R0 = 65536
 
+MAX_REGISTERS_PER_THREAD = 256
+"""What an instruction can name, rounded up."""
+
 _LARGEST_X, _LARGEST_R0 = 512, 16384
 """Largest blocks of the Triton lattice."""
 
@@ -35,7 +38,7 @@ def is_legal(tile: ReductionTile, kernel: ReductionKernel, hardware: HardwareSpe
     """Whether the compiler of this hardware can take the tile at all (a legal tile may still run out of resources).
 
     Triton wants powers of two within its block limits; a persistent kernel fixes R0_BLOCK; a block has a warp at
-    least and the hardware's threads at most. On the CPU the lattice is all there is: a wider tile or one that is no
+    least and the hardware's threads at most, and its registers hold the tile. On the CPU the lattice is all there is: a wider tile or one that is no
     power of two takes LLVM seconds and never won a sweep.
     """
     if kernel.persistent and tile.r0_block != persistent_r0(kernel, hardware):
@@ -51,10 +54,22 @@ def is_legal(tile: ReductionTile, kernel: ReductionKernel, hardware: HardwareSpe
             and is_pow2(tile.num_warps)
             and tile.num_warps <= most
             and tile.lowering is None
+            and _fits_registers(tile.xblock * tile.r0_block, tile.num_warps, kernel, hardware)
         )
     if hardware.kind == "cpu":
         return tile in _cpu_lattice(kernel).position
     return tile.xblock <= pow2_floor(kernel.xnumel) and tile.r0_block <= pow2_ceil(kernel.rnumel)
+
+
+def _fits_registers(size: int, num_warps: int, kernel: ReductionKernel, hardware: HardwareSpec) -> bool:
+    """Whether a block's registers hold its tile once, and where it loops its accumulator besides.
+
+    What does not fit spills: the compiler takes seconds over it (15 s for 512 x 512) and the host throws it away. A
+    persistent kernel of one row a program has no smaller tile.
+    """
+    threads = num_warps * hardware.warp_size
+    registers = min(threads * MAX_REGISTERS_PER_THREAD, hardware.registers_per_core)
+    return size * (1 if kernel.persistent else 2) <= registers or (kernel.persistent and size == pow2_ceil(kernel.rnumel))
 
 
 def persistent_r0(kernel: ReductionKernel, hardware: HardwareSpec) -> int:

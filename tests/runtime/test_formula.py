@@ -177,4 +177,5 @@ def test_a_persistent_kernel_keeps_only_the_xblocks() -> None:
     tiles = formula_tiles(ReductionKernel(2048, 768, "fp32", 6, 2, persistent=True), known_hardware("h200"))
     assert {t.r0_block for t in tiles} == {1024}
     pairs = select_candidates(2048, 768, "fp32", 6, 2)
-    assert {t.xblock for t in tiles} == {x for x, _ in pairs}
+    # 65,536 registers hold no more than 64 rows of 1024.
+    assert {t.xblock for t in tiles} == {x for x, _ in pairs if x <= 64} < {x for x, _ in pairs}

@@ -72,8 +72,11 @@ def test_extreme_kernels_have_a_tile(kernel: ReductionKernel, spec: HardwareSpec
         (ReductionTile(4, 256, 4, 3), True),
         (ReductionTile(4096, 4, 4), True),
         (ReductionTile(8192, 4, 4), False),
-        (ReductionTile(1, 65536, 32), True),
-        (ReductionTile(1, 131072, 32), False),
+        (ReductionTile(1, 32768, 32), True),
+        (ReductionTile(1, 32768, 8), True),
+        (ReductionTile(1, 32768, 4), False),  # 128 threads name 32,768 registers: not tile and accumulator
+        (ReductionTile(1, 65536, 32), False),  # all of a core's registers for the tile alone
+        (ReductionTile(512, 512, 32), False),
         (ReductionTile(3, 256, 4), False),
         (ReductionTile(4, 250, 4), False),
         (ReductionTile(4, 256), False),
