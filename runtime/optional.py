@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 from types import ModuleType
 
 from tileguard.features.errors import MissingDependency
-
-# Nothing phones home. Both libraries read these once, at import.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("DO_NOT_TRACK", "true")
 
 EXTRA_OF = {
     "lightgbm": "learn", "sklearn": "learn", "mlflow": "learn", "onnx": "learn", "matplotlib": "learn",
