@@ -1,4 +1,4 @@
-"""Commands that need no training stack: select, tune, doctor. `learner/cli.py` adds the rest."""
+"""Commands that need no training stack: select, tune, report, doctor. `learner/cli.py` adds the rest."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from tileguard import __version__
-from tileguard.features.errors import InvalidInput
+from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.hardware import KNOWN
 from tileguard.features.kernels import ReductionKernel
 
 from .devices.base import OK
 from .devices.cpu import OPS
 from .doctor import diagnose
+from .hooks.records import UNTOUCHED
+from .hooks.report import read_log
+from .report_cli import ORDERS, legend, ordered, report_table, summary_grid
 from .selector import DEFAULT_TOP_K, CandidateSet, Selector
 from .tuner import TuningResult, tune
 from .winners import Winners
@@ -130,6 +133,29 @@ def tune_command(
         f"{result.winner.compile_ms:.0f} ms; proposed by {escape(', '.join(result.proposers))}; "
         f"model: {escape(str(result.verdict))}; {result.seconds:.1f} s"
     )
+
+
+@app.command("report")
+def report_command(
+    log: Annotated[Path, typer.Argument(help="The JSON lines that tileguard.install(log=PATH) wrote.")],
+    top: Annotated[int | None, typer.Option(help="Show the first so many kernels; the sums are over all.")] = None,
+    sort: Annotated[str, typer.Option(help=", ".join(ORDERS))] = "gain",
+    as_json: Json = False,
+) -> None:
+    """What happened in a compiler: per kernel the tiles, the winner and its gain over the host's default; the sums."""
+    report = read_log(log)
+    most = None if top is None else checked_int("top", top, minimum=1)
+    records = ordered(report.records, sort)
+    if as_json:
+        shown = [record.to_dict() for record in records[:most]]
+        print_json({**report.to_dict(), "version": JSON_VERSION, "records": shown})
+        return
+    out = console()
+    if touched := [record for record in records if record.outcome != UNTOUCHED]:
+        out.print(report_table(touched[:most], width=out.width))
+        cut = f"{most} of {len(touched)} kernels by {sort}; " if most and most < len(touched) else ""
+        out.print(cut + legend(touched[:most], width=out.width) + "\n", style="dim")
+    out.print(summary_grid(report))
 
 
 @app.command("doctor")

@@ -28,6 +28,7 @@ from tileguard.learner.workloads import cpu_workload
 from tileguard.runtime import cli
 from tileguard.runtime.devices.cpu import CpuDevice
 from tileguard.runtime.doctor import Finding
+from tileguard.runtime.hooks.report import KernelRecord, Log, TileRecord
 from tileguard.runtime.selector import Selector
 from tileguard.runtime.tuner import tune
 
@@ -113,6 +114,12 @@ def with_duplicate_row(table: Any) -> Any:
         (("demo", "--out", CORPUS_PATH), "out"),
         (("evaluate", "a" * 5000 + ".parquet"), "File name too long"),
         (("evaluate", CORPUS_PATH, "--model", "a" * 5000), "File name too long"),
+        (("report", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("report", CORPUS_PATH.parent), "Is a directory"),
+        (("report", CORPUS_PATH), "line 1"),
+        (("report", "/dev/null", "--top", 0), "top"),
+        (("report", "/dev/null", "--sort", "mood"), "sort"),
+        (("report",), "log"),
         (("frobnicate",), "frobnicate"),
     ],
 )
@@ -247,6 +254,64 @@ def test_doctor_names_libraries_devices_and_models(run: Run) -> None:
     assert "pip install 'tileguard[inductor]'" in text or "torch" in {f["name"] for f in findings if f["ok"]}
 
 
+def kernel_record(**changes: Any) -> KernelRecord:
+    """A tuned kernel of a host compiler, and a tile that only the model proposed."""
+    tiles = (
+        TileRecord(1, 1024, 8, 1, ("host",), "ok", 100.0, 12.0, 0.1, 15),
+        TileRecord(4, 256, 8, 2, ("model",), "ok", 100.0, 8.0, 0.1, 25),
+    )
+    facts: dict[str, Any] = {
+        "kernel": "triton_red_fused_0", "source": "0" * 16, "outcome": "tuned", "xnumel": 2048, "rnumel": 768,
+        "dtype": "fp32", "verdict": "trust", "tiles": tiles, "winner": 1, "host_default_us": 12.0, "winner_us": 8.0,
+    }  # fmt: skip
+    return KernelRecord(**facts | changes)
+
+
+def test_report_prints_a_log_as_a_table_and_the_same_facts_as_json(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log = Log(path)
+    log.add(kernel_record())
+    log.add(kernel_record(kernel=f"{MARKUP}kernel", winner=0, winner_us=12.0, verdict=MARKUP))
+    log.add(KernelRecord(kernel="scan", source="1" * 16, outcome="untouched", reason=f"{MARKUP}reason"))
+    log.count_untouched("pointwise")
+    code, out, err = run("report", path)
+    assert (code, err) == (0, "")
+    for text in (
+        "X4·R256·w8·s2",
+        "1.50×",
+        f"{MARKUP}kernel",
+        f"{MARKUP}reason 1",
+        "pointwise 1",
+        "by the model alone 1",
+    ):
+        assert text in out
+    assert "scan" not in out
+    code, out, _ = run("report", path, "--top", 1)
+    assert "1 of 2 kernels by gain" in out
+    assert "kernel" in out and f"{MARKUP}kernel" not in out.split("worst gain")[0]
+    code, text, _ = run("report", path, "--json")
+    found = json.loads(text)
+    assert code == 0
+    assert found == {**json.loads(json.dumps(log.report().to_dict())), "version": 1}
+    assert found["totals"]["kernels"] == {"tuned": 2, "cached": 0, "untouched": 2, "failed": 0}
+    assert found["records"][0]["gain"] == 1.5
+    for documented in {*found, *found["totals"], *found["records"][0], *found["records"][0]["tiles"][0]}:
+        assert f'"{documented}"' in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    code, text, _ = run("report", path, "--json", "--sort", "name", "--top", 1)
+    (first,) = json.loads(text)["records"]
+    assert first["kernel"] == f"{MARKUP}kernel"
+    assert json.loads(text)["totals"] == found["totals"]
+
+
+def test_report_says_what_it_skipped_and_that_nothing_happened(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"version": 1, "ev')
+    code, out, err = run("report", path)
+    assert (code, err) == (0, "")
+    assert "line 1 breaks off" in out
+    assert "0 tuned" in out
+
+
 def test_the_demo_tunes_reductions_it_has_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = tuple(cpu_workload(op, x, r, "fp32") for op, x, r in (("sum", 8, 16), ("max", 16, 8), ("add_sum", 8, 8)))
     monkeypatch.setattr(demo, "TRAINED", trained)
@@ -366,7 +431,7 @@ def test_without_a_command_the_help_is_printed_and_no_complaint(run: Run) -> Non
 COMMANDS = {
     "select": "The candidate set", "tune": "for real", "doctor": "What is installed", "corpus": "Dense measurements",
     "evaluate": "Judge every selector", "compare": "Two models", "train": "Train a ranker", "collect": "Sweep kernels",
-    "demo": "shipped H200 corpus",
+    "demo": "shipped H200 corpus", "report": "What happened",
 }  # fmt: skip
 
 

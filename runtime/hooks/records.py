@@ -1,0 +1,214 @@
+"""What became of one kernel and of each of its tiles: frozen records, and their way through JSON.
+
+Imports the standard library and nothing heavier.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+import time as clock
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from tileguard.features.errors import InvalidInput, checked_choice, checked_int
+
+PROPOSERS = ("host", "formula", "model")
+"""As in `runtime/selector.py`, which imports more than a compile worker needs."""
+
+OK = "ok"
+FAILURES = ("out_of_resource", "compile_error", "spilled", "launch_error")
+STATUSES = (OK, *FAILURES, "over_budget", "not_compiled")
+TUNED, CACHED, UNTOUCHED, FAILED = "tuned", "cached", "untouched", "failed"
+OUTCOMES = (TUNED, CACHED, UNTOUCHED, FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class TileRecord:
+    """One tile of a kernel's list: who proposed it (kept in the order of PROPOSERS) and what became of it.
+
+    us: median of its rounds; us_mad: their median absolute deviation; reps: how many counted. A time that is not finite
+    is not known: None. Raises InvalidInput naming the field.
+    """
+
+    xblock: int
+    r0_block: int
+    num_warps: int | None
+    num_stages: int
+    proposers: tuple[str, ...]
+    status: str
+    compile_ms: float | None = None
+    us: float | None = None
+    us_mad: float | None = None
+    reps: int = 0
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        for name in ("xblock", "r0_block", "num_stages"):
+            put(self, name, checked_int(name, getattr(self, name), minimum=1))
+        if self.num_warps is not None:
+            put(self, "num_warps", checked_int("num_warps", self.num_warps, minimum=1))
+        put(self, "reps", checked_int("reps", self.reps, minimum=0))
+        given = {checked_choice("proposers", who, PROPOSERS) for who in _checked_sequence("proposers", self.proposers)}
+        put(self, "proposers", tuple(who for who in PROPOSERS if who in given))
+        checked_choice("status", self.status, STATUSES)
+        for name in ("compile_ms", "us", "us_mad"):
+            put(self, name, _checked_time(name, getattr(self, name)))
+
+    @property
+    def compiled(self) -> bool:
+        """The compiler made a kernel of it that could be timed, even if the budget ended first."""
+        return self.status == OK or (self.compile_ms is not None and not self.failed)
+
+    @property
+    def failed(self) -> bool:
+        return self.status in FAILURES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRecord:
+    """One kernel that the host compiled.
+
+    kernel: its name; source: the first 16 hex digits of the SHA-256 of its source. xnumel, rnumel, dtype: None where
+    the hook did not get as far. reason: why it was left untouched or failed. verdict, verdict_detail: what the guard
+    said of the model. winner: index into tiles. host_default_us: time of the host's own first choice, in the same
+    rounds as winner_us. over_budget: the budget ended before every tile was tried. time: seconds since 1970.
+    Raises InvalidInput naming the field.
+    """
+
+    kernel: str
+    source: str
+    outcome: str
+    xnumel: int | None = None
+    rnumel: int | None = None
+    dtype: str | None = None
+    persistent: bool = False
+    hardware: str | None = None
+    reason: str | None = None
+    verdict: str | None = None
+    verdict_detail: str = ""
+    select_us: float | None = None
+    tiles: tuple[TileRecord, ...] = ()
+    winner: int | None = None
+    host_default_us: float | None = None
+    winner_us: float | None = None
+    compile_s: float = 0.0
+    bench_s: float = 0.0
+    over_budget: bool = False
+    time: float = field(default_factory=clock.time)
+    pid: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        checked_choice("outcome", self.outcome, OUTCOMES)
+        for name in ("kernel", "source", "verdict_detail"):
+            put(self, name, checked_text(name, getattr(self, name)))
+        for name in ("dtype", "hardware", "reason", "verdict"):
+            if getattr(self, name) is not None:
+                put(self, name, checked_text(name, getattr(self, name)))
+        for name in ("xnumel", "rnumel"):
+            if getattr(self, name) is not None:
+                put(self, name, checked_int(name, getattr(self, name), minimum=0))
+        for name in ("persistent", "over_budget"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(name, getattr(self, name), "true or false")
+        for name in ("select_us", "host_default_us", "winner_us"):
+            put(self, name, _checked_time(name, getattr(self, name)))
+        for name in ("compile_s", "bench_s", "time"):
+            put(self, name, _checked_time(name, getattr(self, name)) or 0.0)
+        put(self, "pid", checked_int("pid", self.pid, minimum=0))
+        put(self, "tiles", tuple(_checked_sequence("tiles", self.tiles)))
+        for tile in self.tiles:
+            if not isinstance(tile, TileRecord):
+                raise InvalidInput("tiles", tile, "TileRecords")
+        if self.winner is not None:
+            put(self, "winner", checked_int("winner", self.winner, minimum=0))
+            if self.winner >= len(self.tiles):
+                raise InvalidInput("winner", self.winner, f"an index below {len(self.tiles)}, the number of tiles")
+
+    @property
+    def winner_proposers(self) -> tuple[str, ...]:
+        """Who proposed the winner; empty without one."""
+        return self.tiles[self.winner].proposers if self.winner is not None else ()
+
+    @property
+    def gain(self) -> float | None:
+        """Time of the host's default ÷ time of the winner; None where either is not known."""
+        return ratio(self.host_default_us, self.winner_us)
+
+    @property
+    def compiled(self) -> int:
+        """Tiles that the compiler made a kernel of."""
+        return sum(tile.compiled for tile in self.tiles)
+
+    @property
+    def failed(self) -> int:
+        """Tiles that were tried and gave no usable kernel."""
+        return sum(tile.failed for tile in self.tiles)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, then the derived figures; a log's line and a member of `Report.to_dict`."""
+        derived = ("winner_proposers", "gain", "compiled", "failed")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
+
+
+def parse_kernel(value: Mapping[str, Any]) -> KernelRecord:
+    """The record of which `value` is the `to_dict`; keys that are not fields are left alone.
+
+    Raises InvalidInput naming the field, such as `tiles[2].xblock`.
+    """
+    facts = _facts(KernelRecord, value)
+    tiles = []
+    for place, tile in enumerate(_checked_sequence("tiles", facts["tiles"])):
+        try:
+            if not isinstance(tile, Mapping):
+                raise InvalidInput("", tile, "an object")
+            tiles.append(TileRecord(**_facts(TileRecord, tile)))
+        except InvalidInput as error:
+            name = f"tiles[{place}].{error.field}".rstrip(".")
+            raise InvalidInput(name, error.value, error.allowed) from None
+    return KernelRecord(**facts | {"tiles": tiles})
+
+
+def ratio(a: float | None, b: float | None) -> float | None:
+    """a ÷ b where that is a positive, finite number."""
+    quotient = a / b if a and b else 0.0
+    return quotient if 0 < quotient < math.inf else None
+
+
+def checked_text(name: str, value: object) -> str:
+    """`value` when it is text."""
+    if not isinstance(value, str):
+        raise InvalidInput(name, value, "text")
+    return value
+
+
+def _facts(record: type, value: Mapping[str, Any]) -> dict[str, Any]:
+    names = [f.name for f in fields(record)]
+    for name in names:
+        if name not in value:
+            raise InvalidInput(name, "(missing)", "a value")
+    return {name: value[name] for name in names}
+
+
+def _checked_sequence(name: str, value: object) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidInput(name, value, "a list")
+    return value
+
+
+def _checked_time(name: str, value: object) -> float | None:
+    """A finite duration, or None where it is not known."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InvalidInput(name, value, "a number >= 0, or null")
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    if number < 0:
+        raise InvalidInput(name, value, "a number >= 0, or null")
+    return number if math.isfinite(number) else None
