@@ -1,0 +1,329 @@
+"""TorchInductor: `install()` before `torch.compile`, and eligible reductions get a short, right list.
+
+What is patched, all of it undone by `uninstall()`:
+- `TritonKernel.codegen_kernel`: ranks a reduction's tiles where its source is generated, and writes them into it;
+- `async_compile._load_triton_kernel_from_source`: a loader that takes the hook along into the compile workers;
+- `triton_heuristics.cached_autotune`: extends the host's list by the tiles in the source, there and here;
+- `FxGraphHashDetails.__init__`: model and settings become part of the FX graph cache's key.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tileguard
+from tileguard import models
+from tileguard.features.errors import InvalidInput, checked_int
+from tileguard.features.hardware import known_hardware
+from tileguard.features.inductor import reduction_kernel
+from tileguard.features.tiles import TileSpace
+
+from ..guard import GuardPolicy
+from ..lattice import lattice
+from ..selector import DEFAULT_TOP_K, Selector
+from . import npu, process_log
+from .gpu import gpu_hardware
+from .loader import (
+    CACHED_AUTOTUNE,
+    Budget,
+    KernelLoader,
+    check_signature,
+    spend_from,
+    unwrap_cached_autotune,
+    wrap_cached_autotune,
+)
+from .proposal import NotEligible, check_eligible, insert_payload, payload
+
+logger = logging.getLogger("tileguard")
+
+_LOCK = threading.RLock()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `install` was given.
+
+    model: "champion" (the shipped one of the detected hardware), a folder, or None for the formula alone. top_k: tiles
+    that the model adds. hardware: a known name in place of the detected one. log: a path that gets a JSON line a
+    kernel. kernel_budget_s, process_budget_s: seconds of compiling and racing beyond which, for one kernel and for
+    the process, only the host's list and the best-ranked tiles run; None is no limit.
+    Raises InvalidInput naming the field.
+    """
+
+    model: str | Path | None = "champion"
+    top_k: int = DEFAULT_TOP_K
+    hardware: str | None = None
+    log: str | Path | None = None
+    kernel_budget_s: float | None = 20.0
+    process_budget_s: float | None = 600.0
+    policy: GuardPolicy = field(default_factory=GuardPolicy)
+
+    def __post_init__(self) -> None:
+        checked_int("top_k", self.top_k, minimum=1)
+        if self.model is not None and not isinstance(self.model, str | Path):
+            raise InvalidInput("model", self.model, "'champion', a folder or None")
+        if self.hardware is not None:
+            known_hardware(self.hardware)
+        for name in ("kernel_budget_s", "process_budget_s"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and value >= 0):
+                raise InvalidInput(name, value, "seconds >= 0, or None")
+
+
+def install(
+    *,
+    model: str | Path | None = "champion",
+    top_k: int = DEFAULT_TOP_K,
+    hardware: str | None = None,
+    log: str | Path | None = None,
+    kernel_budget_s: float | None = 20.0,
+    process_budget_s: float | None = 600.0,
+    policy: GuardPolicy | None = None,
+) -> bool:
+    """Hook TorchInductor in this process and its compile workers; whether that was done.
+
+    A second call replaces the first one's settings. With TILEGUARD=0 in the environment, on a torch whose names or
+    signatures are not those of 2.11 to 2.14, or where compile workers could not import this package, nothing is
+    touched, the reason is logged once, and torch works as before. Raises InvalidInput for bad arguments, and nothing
+    else. See Settings for the arguments.
+    """
+    settings = Settings(model, top_k, hardware, log, kernel_budget_s, process_budget_s, policy or GuardPolicy())
+    with _LOCK:
+        uninstall()
+        if os.environ.get("TILEGUARD") == "0":
+            return _declined("TILEGUARD=0 in the environment")
+        try:
+            hook = _Hook(settings)
+        except Exception as error:
+            return _declined(f"{type(error).__name__}: {error}")
+        hook.apply()
+        global _ACTIVE
+        _ACTIVE = hook
+    return True
+
+
+def uninstall() -> None:
+    """Undo `install`: every patched name is again the very object that it was."""
+    global _ACTIVE
+    with _LOCK:
+        if _ACTIVE is not None:
+            _ACTIVE.undo()
+            _ACTIVE = None
+
+
+@contextmanager
+def enabled(**settings: Any) -> Iterator[bool]:
+    """`install(**settings)` for a while; what was installed before is back afterwards."""
+    before = _ACTIVE
+    try:
+        yield install(**settings)
+    finally:
+        uninstall()
+        if before is not None:
+            with _LOCK:
+                before.apply()
+                globals()["_ACTIVE"] = before
+
+
+def is_installed() -> bool:
+    """Whether the hook is in place in this process."""
+    return _ACTIVE is not None
+
+
+class _Hook:
+    """One installation: its settings, selectors and what it patched. Raises where torch is not as expected."""
+
+    def __init__(self, settings: Settings) -> None:
+        from torch._inductor import async_compile, codecache
+        from torch._inductor.codegen.triton import TritonKernel
+        from torch._inductor.runtime import triton_heuristics
+
+        from . import autotuner  # noqa: F401  (fails here rather than in a worker)
+
+        check_signature(getattr(triton_heuristics, CACHED_AUTOTUNE))
+        _check_parameters(TritonKernel.codegen_kernel, ("self", "name"))
+        _check_parameters(async_compile._load_triton_kernel_from_source, ("kernel_name", "source_code"))
+        _check_workers_import_us(async_compile)
+        self.settings = settings
+        self._budget = Budget(settings.kernel_budget_s, settings.process_budget_s)
+        self._selectors: dict[str, Selector] = {}
+        self._salt: str | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._targets = (
+            (TritonKernel, "codegen_kernel", self._codegen_kernel),
+            (codecache.FxGraphHashDetails, "__init__", self._hash_details),
+            (async_compile, "_load_triton_kernel_from_source", lambda _: KernelLoader(self._budget, self._npu)),
+        )
+        # A selector for an NPU is made where its kernels are loaded, from what can be pickled.
+        model = None if settings.model is None else str(settings.model)
+        choosers = functools.partial(npu.shared_selector, model=model, top_k=settings.top_k)
+        self._npu: dict[str, Any] = {"choosers": choosers, "hardware": settings.hardware}
+
+    def apply(self) -> None:
+        for owner, name, wrap in self._targets:
+            original = inspect.getattr_static(owner, name)
+            setattr(owner, name, wrap(original))
+            self._undo.append(lambda owner=owner, name=name, original=original: setattr(owner, name, original))  # type: ignore[misc]
+        spend_from(self._budget)
+        self._undo.append(lambda: spend_from(None))
+        wrap_cached_autotune()
+        self._undo.append(unwrap_cached_autotune)
+        if npu.install(**self._npu):
+            self._undo.append(npu.uninstall)
+        process_log.open_log(self.settings.log)
+
+    def undo(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _codegen_kernel(self, original: Callable[..., str]) -> Callable[..., str]:
+        def codegen_kernel(kernel: Any, name: str | None = None) -> str:
+            source = original(kernel, name)
+            try:
+                return self._annotated(kernel, source)
+            except NotEligible as refusal:
+                process_log.current().count_untouched(str(refusal))
+            except Exception as error:
+                process_log.current().count_untouched("error")
+                logger.warning("tileguard leaves a kernel as it is: %s: %s", type(error).__name__, error)
+            return source
+
+        return codegen_kernel
+
+    def _annotated(self, kernel: Any, source: str) -> str:
+        """The kernel's source with its ranked tiles; unchanged where it is no reduction, or the hook is switched off."""
+        if not kernel.inside_reduction or os.environ.get("TILEGUARD") == "0":
+            return source
+        from torch._inductor import config
+        from torch._inductor.virtualized import V
+
+        numels = {prefix: _hint(V.graph.sizevars, numel) for prefix, numel in kernel.numels.items()}
+        triton_meta, inductor_meta = kernel.triton_meta, kernel.inductor_meta
+        device = triton_meta["device"]
+        if device.type == "npu":
+            return source  # its kernels are ranked where they are loaded (npu.py)
+        check_eligible(kernel._get_heuristic(), numels, triton_meta, inductor_meta)
+        if config.autotune_lookup_table:
+            raise NotEligible("lookup_table")
+        if config.benchmark_kernel and os.environ.get("TORCHINDUCTOR_BENCHMARK_KERNEL") != "1":
+            # A trial of a fusion: its kernels are timed once and thrown away.
+            raise NotEligible("fusion_trial")
+        if device.type not in ("cuda", "hip"):
+            raise NotEligible(f"device_{device.type}")
+        selector = self._selector(device.index or 0)
+        try:
+            described = reduction_kernel(
+                numels["x"], numels["r0_"], triton_meta["signature"], inductor_meta,
+                reduction_hint=kernel.features.get_reduction_hint(kernel.tiling_scores),
+                persistent=bool(kernel.persistent_reduction),
+            )  # fmt: skip
+        except InvalidInput as error:
+            raise NotEligible(f"unsupported_{error.field}") from None
+        one_row = bool(inductor_meta.get("no_x_dim"))
+        space = None
+        if one_row:
+            space = TileSpace(tile for tile in lattice(described, selector.hardware) if tile.xblock == 1)
+        chosen = selector.select(described, space=space)
+        data = payload(chosen, one_row=one_row)
+        process_log.note_selection(data, chosen.times.total_us)
+        return insert_payload(source, data)
+
+    def _selector(self, device_index: int) -> Selector:
+        import torch
+
+        if self.settings.hardware is not None:
+            hardware = known_hardware(self.settings.hardware)
+        else:
+            hardware = gpu_hardware(torch.cuda.get_device_properties(device_index))
+        with _LOCK:
+            if hardware.name not in self._selectors:
+                self._selectors[hardware.name] = Selector(
+                    hardware, model=self.settings.model, top_k=self.settings.top_k, policy=self.settings.policy
+                )
+            return self._selectors[hardware.name]
+
+    def _hash_details(self, original: Callable[..., None]) -> Callable[..., None]:
+        def init(details: Any, *args: Any, **kwargs: Any) -> None:
+            original(details, *args, **kwargs)
+            try:
+                details.tileguard = self.salt()
+            except Exception as error:
+                # Without the salt a graph of another model could be served: better none than that one.
+                details.tileguard = os.urandom(16).hex()
+                logger.warning("tileguard cannot tell its model: %s: %s", type(error).__name__, error)
+
+        return init
+
+    def salt(self) -> str:
+        """A digest of all that the lists depend on: version, settings, and every file of the models in question."""
+        if os.environ.get("TILEGUARD") == "0":
+            return "off"
+        if self._salt is None:
+            settings = self.settings
+            parts = [tileguard.__version__, str(settings.top_k), str(settings.hardware), repr(settings.policy)]
+            if settings.model is not None:
+                folders = models.shipped() if settings.model == "champion" else (Path(settings.model),)
+                parts += [digest for folder in folders for digest in _file_digests(folder)]
+            self._salt = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return self._salt
+
+
+_ACTIVE: _Hook | None = None
+
+
+def _declined(reason: str) -> bool:
+    logger.warning("tileguard is not installed: %s", reason)
+    return False
+
+
+def _check_parameters(function: Callable[..., Any], expected: tuple[str, ...]) -> None:
+    found = tuple(inspect.signature(function).parameters)
+    if found != expected:
+        raise TypeError(f"{function.__qualname__} takes {found}, not {expected}")
+
+
+def _check_workers_import_us(async_compile: Any) -> None:
+    """Raise ImportError where compile workers that run already could not unpickle the loader.
+
+    A pool that starts later gets this process's sys.path; one that runs has the path of its start, so that only what
+    a bare interpreter finds is safe.
+    """
+    running = getattr(async_compile.AsyncCompile.process_pool, "cache_info", None)
+    if running is None or not running().currsize:
+        return
+    known = subprocess.run(
+        [sys.executable, "-c", "import tileguard.runtime.hooks.loader"], capture_output=True, check=False
+    )
+    if known.returncode:
+        raise ImportError(
+            "compile workers run already and cannot import tileguard; install it, or call install() first"
+        )
+
+
+def _hint(sizevars: Any, numel: Any) -> int:
+    """The size that a symbolic numel has in this compilation, exact where shapes are static."""
+    hint = getattr(sizevars, "optimization_hint", None)
+    if hint is not None:
+        return int(hint(numel))
+    from torch._inductor import config
+
+    return int(sizevars.size_hint(numel, fallback=config.unbacked_symint_fallback))
+
+
+def _file_digests(folder: Path) -> list[str]:
+    digests = []
+    for path in sorted(p for p in folder.glob("*") if p.is_file() and p.suffix in (".json", ".onnx")):
+        digests.append(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}")
+    return digests or [f"{folder} holds no model"]

@@ -1,0 +1,207 @@
+"""What runs where a kernel's source is loaded: in TorchInductor's compile workers, or in the parent without a pool.
+
+Imports neither numpy nor onnxruntime nor a model: the ranked list lies in the kernel's metadata.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from .configs import Limits, Refused, unite
+from .payload import META_KEY, PAYLOAD_VERSION
+
+logger = logging.getLogger("tileguard")
+
+CACHED_AUTOTUNE = "cached_autotune"
+CONFIGS, HEURISTIC, SIZE_HINTS = "configs", "heuristic_type", "size_hints"
+EXPECTED_ARGUMENTS = (
+    SIZE_HINTS, CONFIGS, "triton_meta", HEURISTIC, "filename", "inductor_meta", "custom_kernel",
+    "caching_autotuner_cls", "debug_autotuner_cls",
+)  # fmt: skip
+"""Of `cached_autotune` in torch 2.11 to 2.14."""
+
+NPU_HEURISTICS = "npu_triton_heuristics"
+"""The module that torch_npu's generated kernels call."""
+
+refusals: Counter[str] = Counter()
+"""Why lists were left alone in this process, by reason."""
+
+_LOCK = threading.Lock()
+_LIMIT = threading.local()
+
+
+class Budget:
+    """Seconds that this process may still spend on candidates beyond the host's own; None is no limit."""
+
+    def __init__(self, kernel_s: float | None, process_s: float | None) -> None:
+        self._lock = threading.Lock()
+        self._kernel_s, self._process_s = kernel_s, process_s
+        self._spent_s = 0.0
+
+    def spend(self, seconds: float) -> None:
+        with self._lock:
+            self._spent_s += seconds
+
+    @property
+    def limit_s(self) -> float | None:
+        """For the next kernel: the lesser of a kernel's budget and what is left of the process's."""
+        with self._lock:
+            left = None if self._process_s is None else max(self._process_s - self._spent_s, 0.0)
+        limits = [limit for limit in (self._kernel_s, left) if limit is not None]
+        return min(limits, default=None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker gets what is left at the moment that its job is sent.
+        return (Budget, (self.limit_s, None))
+
+
+_spender: Budget | None = None
+
+
+def spend_from(budget: Budget | None) -> None:
+    """Let this process's tuning be charged to `budget`."""
+    global _spender
+    _spender = budget
+
+
+def spend(seconds: float) -> None:
+    """Charge seconds of compiling and racing to this process's budget, if it has one."""
+    if _spender is not None:
+        _spender.spend(seconds)
+
+
+class KernelLoader:
+    """Stands in for TorchInductor's `_load_triton_kernel_from_source`; pickled by reference into compile workers, where
+    unpickling it imports this module, and calling it puts the hook in place before the kernel's source runs.
+
+    npu: arguments of `npu.enable_worker` for kernels of torch_npu, which are ranked where they are loaded.
+    """
+
+    def __init__(self, budget: Budget, npu: dict[str, Any]) -> None:
+        self._budget = budget
+        self._npu = npu
+
+    def __call__(self, kernel_name: str, source_code: str) -> Any:
+        from torch._inductor.codecache import PyCodeCache
+
+        try:
+            if META_KEY in source_code:
+                wrap_cached_autotune()
+                _LIMIT.seconds = self._budget.limit_s
+            elif NPU_HEURISTICS in source_code:
+                from . import npu
+
+                npu.enable_worker(source_code, **self._npu)
+        except Exception as error:
+            logger.warning("tileguard leaves this process alone: %s: %s", type(error).__name__, error)
+        try:
+            return getattr(PyCodeCache.load(source_code), kernel_name)
+        finally:
+            _LIMIT.seconds = None
+
+
+def wrap_cached_autotune() -> None:
+    """Make `triton_heuristics.cached_autotune` of this process extend the lists that carry a payload. Idempotent."""
+    from torch._inductor.runtime import triton_heuristics
+
+    with _LOCK:
+        original = triton_heuristics.cached_autotune
+        if not hasattr(original, "tileguard_original"):
+            triton_heuristics.cached_autotune = extending(original)
+
+
+def unwrap_cached_autotune() -> None:
+    """Put the original back."""
+    from torch._inductor.runtime import triton_heuristics
+
+    with _LOCK:
+        original = getattr(triton_heuristics.cached_autotune, "tileguard_original", None)
+        if original is not None:
+            triton_heuristics.cached_autotune = original
+
+
+def check_signature(original: Callable[..., Any]) -> None:
+    """Raise TypeError unless `cached_autotune` takes what this hook passes on."""
+    missing = [name for name in EXPECTED_ARGUMENTS if name not in inspect.signature(original).parameters]
+    if missing:
+        raise TypeError(f"cached_autotune has no argument {missing[0]}")
+
+
+def extending(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`cached_autotune` with the union of its configs and the payload's tiles; whatever goes wrong, with its own."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def cached_autotune(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+            _extend(bound.arguments)
+        except Refused as refusal:
+            refusals[str(refusal)] += 1
+        except Exception as error:
+            if not refusals["error"]:
+                logger.warning("tileguard leaves a list as it is: %s: %s", type(error).__name__, error)
+            refusals["error"] += 1
+        else:
+            return original(*bound.args, **bound.kwargs)
+        return original(*args, **kwargs)
+
+    cached_autotune.tileguard_original = original  # type: ignore[attr-defined]
+    return cached_autotune
+
+
+def _extend(arguments: dict[str, Any]) -> None:
+    """Put the union into the arguments of a call; raises Refused for a kernel that is none of ours."""
+    meta: dict[str, Any] = arguments.get("inductor_meta") or {}
+    data = meta.get(META_KEY)
+    if not isinstance(data, dict):
+        raise Refused("no_payload")
+    if data.get("v") != PAYLOAD_VERSION:
+        raise Refused("payload_version")
+    from torch._inductor.runtime import hints, triton_heuristics
+
+    from .autotuner import TileguardAutotuner
+
+    size_hints, triton_meta = arguments[SIZE_HINTS], arguments["triton_meta"]
+    heuristic = arguments[HEURISTIC]
+    if heuristic not in (hints.HeuristicType.REDUCTION, hints.HeuristicType.PERSISTENT_REDUCTION):
+        raise Refused("heuristic_type")
+    if size_hints is None or set(size_hints) != {"x", "r0_"}:
+        raise Refused("size_hints")
+    if arguments.get("custom_kernel") or "caching_autotuner_cls" in arguments:
+        raise Refused("custom")
+    persistent = heuristic is hints.HeuristicType.PERSISTENT_REDUCTION
+    device = triton_meta["device"]
+    minimums = dict(meta.get("tma_min_block_sizes") or {})
+    for name, key in (("XBLOCK", "min_xblock"), ("R0_BLOCK", "min_rblock")):
+        minimums[name] = max(minimums.get(name, 1), meta.get(key) or 1)
+    xnumel, rnumel, _, _ = data["kernel"]
+    limits = Limits(
+        xnumel=xnumel, rnumel=rnumel,
+        max_x=hints.TRITON_MAX_BLOCK["X"], max_r0=hints.TRITON_MAX_BLOCK["R0_"],
+        max_threads=getattr(device, "max_threads_per_block", None) or 1024,
+        warp_size=getattr(device, "warp_size", None) or 32, hip=device.type == "hip",
+        index64="i64" in (triton_meta["signature"].get("xnumel"), triton_meta["signature"].get("r0_numel")),
+        one_row=bool(meta.get("no_x_dim")), minimums=minimums,
+    )  # fmt: skip
+    scales = not persistent and meta.get("dynamic_scale_rblock", True) and device.type in ("cuda", "hip")
+    united = unite(
+        arguments[CONFIGS], data["tiles"],
+        lambda kwargs, warps, stages: triton_heuristics.InductorConfig(kwargs, num_warps=warps, num_stages=stages),
+        limits, persistent=persistent, scales=scales,
+    )  # fmt: skip
+    meta = meta | {
+        META_KEY: data | {"limit_s": getattr(_LIMIT, "seconds", None), "set": [(*c.tile, c.proposers) for c in united]}
+    }
+    if scales:
+        # The halved variants are in the set: the parent need not compile them one by one.
+        meta["dynamic_scale_rblock"] = False
+    arguments["inductor_meta"] = meta
+    arguments[CONFIGS] = [candidate.config for candidate in united]
+    arguments["caching_autotuner_cls"] = TileguardAutotuner

@@ -1,0 +1,85 @@
+"""Times launches of a CachingAutotuner's candidates on the device."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .race import Measure
+
+CYCLES_PER_US = 2000
+"""Of a GPU's clock, rounded up; only how long it busies itself hangs on it."""
+
+MAX_AHEAD_US = 5_000.0
+"""Longest busy wait before a round."""
+
+
+def spills(autotuner: Any, launcher: Any) -> bool:
+    """Whether a candidate spills more registers than the host tolerates, which then does not time it at all."""
+    threshold = autotuner.inductor_meta.get("spill_threshold", 32 if torch.version.hip else 16)
+    return launcher.n_spills is not None and launcher.n_spills > threshold
+
+
+def stopwatch(autotuner: Any, launchers: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Measure:
+    """Times launches by device events, each with a cold L2 and, where the kernel writes over its inputs, on copies.
+
+    The device is kept busy while a round's launches are queued, for as long as queueing has taken so far: an interval
+    in which it waits for the host would measure the host. A candidate that spills more than the host tolerates, or
+    asks for an impossible launch, is infinite.
+    """
+    device = autotuner.get_device_interface()
+    stream = device.get_raw_stream(device.current_device())
+    copies = autotuner.copy_args_to_cpu_if_needed(*args, **kwargs)
+    in_place = bool(copies or autotuner.mutated_arg_names or autotuner.reset_to_zero_arg_names)
+    l2_bytes = getattr(torch.cuda.get_device_properties(device.current_device()), "L2_cache_size", 0) or 64 << 20
+    flush = torch.empty(l2_bytes // 4, dtype=torch.int, device=autotuner.device_props.type)
+    out = {i for i, launcher in enumerate(launchers) if spills(autotuner, launcher)}
+    events = [(device.Event(enable_timing=True), device.Event(enable_timing=True)) for _ in launchers]
+    busy = getattr(torch.cuda, "_sleep", None)
+    proven: set[int] = set()
+    queueing_us = 50.0
+
+    def launch(i: int, start: Any, end: Any) -> None:
+        own_args, own_kwargs = autotuner.maybe_clone_args(copies, *args, **kwargs) if in_place else (args, kwargs)
+        if in_place:
+            autotuner.reset_to_zero_args(*args, **kwargs)
+        flush.zero_()
+        start.record()
+        launchers[i](*own_args, **own_kwargs, stream=stream)
+        end.record()
+        if in_place:
+            autotuner.restore_args_from_cpu(copies)
+
+    def prove(i: int) -> None:
+        try:
+            launch(i, *events[0])
+            device.synchronize()
+            proven.add(i)
+        except Exception as error:
+            # The host's own rule (benchmarking.py): an impossible launch is a slow one, anything else is real.
+            if "invalid configuration" not in str(error).lower():
+                raise
+            out.add(i)
+
+    def measure(indices: Sequence[int]) -> list[float]:
+        nonlocal queueing_us
+        for i in indices:
+            if i not in proven and i not in out:
+                prove(i)
+        running = [i for i in indices if i not in out]
+        if busy is not None:
+            busy(int(min(1.5 * queueing_us * len(running) + 50.0, MAX_AHEAD_US) * CYCLES_PER_US))
+        began = time.perf_counter()
+        for i, pair in zip(running, events, strict=False):
+            launch(i, *pair)
+        if running:
+            queueing_us = (time.perf_counter() - began) * 1e6 / len(running)
+        device.synchronize()
+        times = {i: start.elapsed_time(end) * 1e3 for i, (start, end) in zip(running, events, strict=False)}
+        return [times.get(i, math.inf) for i in indices]
+
+    return measure
