@@ -1,0 +1,1 @@
+"""Measurements; each module is a command of its own."""

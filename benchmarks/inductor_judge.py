@@ -1,0 +1,220 @@
+"""The modes' winners, kernel by kernel, timed side by side in one process.
+
+Each graph is compiled once as the host would. Every distinct winner of a reduction kernel is compiled for the very
+arguments that the graph gave it, and all are timed in interleaved rounds by CUPTI's kernel durations, with the L2
+overwritten before every launch. The default's own winner runs twice in each round: that ratio is the noise.
+"""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import random
+import statistics
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.inductor_graphs import Graph, gradients_for, materialise, step
+from benchmarks.inductor_modes import describe, describe_config, machine, watching, write
+
+FLUSH_BYTES = 160 << 20
+"""Written before each launch: several times an H200's L2 of 60 MB."""
+
+ROUNDS, SLOW_ROUNDS, WARM_ROUNDS = 51, 25, 4
+SLOW_US = 500.0
+COMPILE_TIMEOUT_S = 60.0
+
+
+@dataclass
+class Contest:
+    """One reduction kernel of one graph, with its arguments and the configs to time. configs, by text."""
+
+    graph: str
+    facts: dict[str, Any]
+    autotuner: Any
+    args: tuple[Any, ...]
+    launches: int
+    configs: dict[str, Any] = field(default_factory=dict)
+
+
+def judge(graphs: Sequence[Graph], modes: Mapping[str, Mapping[str, Any]], path: Path, *, device: str = "cuda") -> None:
+    """Write to `path` the times of every winner. modes: the mode files' content, by name."""
+    began = time.perf_counter()
+    result: dict[str, Any] = {
+        **machine(device),
+        "modes": sorted(modes),
+        "graphs": [graph.name for graph in graphs],
+        "failed": {},
+        "kernels": [],
+    }
+    contests: list[Contest] = []
+    for graph in graphs:
+        try:
+            contests += contests_of(graph, modes)
+        except Exception:
+            result["failed"][graph.name] = traceback.format_exc()[-2000:]
+    captured = time.perf_counter()
+    compile_ahead(contests)
+    compiled = time.perf_counter()
+    flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device=device)
+    for contest in contests:
+        found = {**contest.facts, "graph": contest.graph, "launches": contest.launches}
+        try:
+            found |= time_contest(contest, flush)
+        except Exception:
+            found["error"] = traceback.format_exc()[-1000:]
+        result["kernels"].append(found)
+    result["seconds"] = {
+        "capture": round(captured - began, 1),
+        "compile": round(compiled - captured, 1),
+        "time": round(time.perf_counter() - compiled, 1),
+    }
+    write(path, result)
+
+
+def contests_of(graph: Graph, modes: Mapping[str, Mapping[str, Any]]) -> list[Contest]:
+    """Compile `graph` as the host would, and pair each reduction kernel with the configs that any mode chose for it."""
+    torch._dynamo.reset()
+    inputs = materialise(graph, device="cuda")
+    gradients = gradients_for(graph.call(*inputs)) if graph.backward else None
+    compiled = torch.compile(graph.call, dynamic=False)
+    step(compiled, inputs, gradients)
+    with watching() as watch:
+        watch.keep = True
+        step(compiled, inputs, gradients)
+        torch.cuda.synchronize()
+    found: dict[str, Contest] = {}
+    for autotuner, args in watch.launches:
+        facts = describe(autotuner)
+        contest = found.setdefault(facts["key"], Contest(graph.name, facts, autotuner, args, 0))
+        contest.launches += 1
+    for contest in found.values():
+        chosen = [contest.facts["config"]]
+        for mode in modes.values():
+            entries = mode["graphs"].get(graph.name, {}).get("kernels", [])
+            chosen += [entry["config"] for entry in entries if entry["key"] == contest.facts["key"]]
+        contest.configs = {text_of(config): rebuilt(contest.autotuner, config) for config in chosen}
+    return list(found.values())
+
+
+def text_of(config: Mapping[str, int]) -> str:
+    """XBLOCK=1 R0_BLOCK=2048 num_warps=16 num_stages=1, the same for equal configs."""
+    return " ".join(f"{name}={config[name]}" for name in sorted(config, key=lambda name: (name.islower(), name)))
+
+
+def rebuilt(autotuner: Any, config: Mapping[str, int]) -> Any:
+    """A config of the host's own class with these values."""
+    (launcher,) = autotuner.launchers
+    made = copy.deepcopy(launcher.config)
+    made.kwargs = {name: value for name, value in config.items() if name not in ("num_warps", "num_stages")}
+    made.num_warps, made.num_stages = config["num_warps"], config["num_stages"]
+    if describe_config(made) != dict(config):
+        raise ValueError(f"{config} cannot be made from {launcher.config}")
+    return made
+
+
+_JOBS: list[tuple[Any, Any]] = []
+
+
+def compile_ahead(contests: Sequence[Contest]) -> None:
+    """Fill Triton's cache from forked processes; whatever fails or hangs there is compiled again, one by one, later."""
+    for contest in contests:
+        if contest.autotuner.fn.fn is None:  # compiled in a worker, which kept the function
+            contest.autotuner.fn = contest.autotuner._reload_kernel().fn
+    _JOBS[:] = [(contest.autotuner, config) for contest in contests for config in contest.configs.values()]
+    workers = max(1, min((os.cpu_count() or 2) - 1, len(_JOBS)))
+    pool = multiprocessing.get_context("fork").Pool(workers)
+    try:
+        pending = pool.imap_unordered(_compile_job, range(len(_JOBS)))
+        for _ in _JOBS:
+            pending.next(timeout=COMPILE_TIMEOUT_S)
+    except multiprocessing.TimeoutError:
+        print("compiling ahead hangs; going on without", flush=True)
+    finally:
+        pool.terminate()
+        _JOBS.clear()
+
+
+def _compile_job(index: int) -> None:
+    autotuner, config = _JOBS[index]
+    try:
+        autotuner._precompile_config(config)
+    except Exception as error:
+        print("compiling ahead:", type(error).__name__, str(error)[:200], flush=True)
+
+
+def time_contest(contest: Contest, flush: torch.Tensor) -> dict[str, Any]:
+    """Median, median absolute deviation and count of each config's times, µs; aa: the default's two medians' ratio."""
+    launchers, errors = {}, {}
+    for text, config in contest.configs.items():
+        try:
+            launchers[text] = contest.autotuner._precompile_config(config).make_launcher()
+        except Exception as error:
+            errors[text] = f"{type(error).__name__}: {error}"[:200]
+    default = text_of(contest.facts["config"])
+    names = [*launchers, default]  # the default once more, last: the noise
+    runners = [launchers[name] for name in names]
+    args, _ = contest.autotuner.clone_args(*contest.args)  # what the kernel changes in place is not the graph's own
+    slow = max(wall_us(runner, args) for runner in runners) > SLOW_US
+    times = time_rounds(runners, args, flush, rounds=SLOW_ROUNDS if slow else ROUNDS)
+    medians = [statistics.median(one) for one in times]
+    return {
+        "us": {name: rounded(one) for name, one in zip(names[:-1], times, strict=False)},
+        "aa": round(medians[-1] / medians[names.index(default)], 4),
+        "registers": {name: [runner.n_regs, runner.n_spills] for name, runner in launchers.items()},
+        **({"errors": errors} if errors else {}),
+    }
+
+
+def rounded(times: Sequence[float]) -> list[float]:
+    middle = statistics.median(times)
+    mad = statistics.median(abs(us - middle) for us in times)
+    return [round(middle, 3), round(mad, 3), len(times)]
+
+
+def wall_us(runner: Any, args: Sequence[Any]) -> float:
+    """Of a second launch, with its overhead: enough to tell slow kernels."""
+    stream = torch.cuda.current_stream().cuda_stream
+    runner(*args, stream=stream)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    runner(*args, stream=stream)
+    torch.cuda.synchronize()
+    return 1e6 * (time.perf_counter() - began)
+
+
+def time_rounds(runners: Sequence[Any], args: Sequence[Any], flush: torch.Tensor, *, rounds: int) -> list[list[float]]:
+    """Kernel durations, µs, of each runner; the order within a round is shuffled, and the first rounds do not count.
+
+    Raises RuntimeError where CUPTI lost events.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    stream = torch.cuda.current_stream().cuda_stream
+    shuffle = random.Random(0)
+    order: list[int] = []
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(WARM_ROUNDS + rounds):
+            turn = list(range(len(runners)))
+            shuffle.shuffle(turn)
+            for i in turn:
+                flush.zero_()
+                runners[i](*args, stream=stream)
+            order += turn
+        torch.cuda.synchronize()
+    events = [one for one in profiler.profiler.kineto_results.events() if str(one.device_type()).endswith("CUDA")]
+    ours = sorted((one for one in events if one.name().startswith("triton_")), key=lambda one: one.start_ns())
+    if len(ours) != len(order):
+        raise RuntimeError(f"{len(ours)} kernels seen of {len(order)} launched")
+    found: list[list[float]] = [[] for _ in runners]
+    for i, event in zip(order, ours, strict=True):
+        found[i].append(event.duration_ns() / 1e3)
+    return [times[WARM_ROUNDS:] for times in found]
