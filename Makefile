@@ -5,14 +5,18 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test lint types unit figures clean
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.demo: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("tileguard needs Python 3.11 or newer, found " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[learn,cpu]'
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.demo  ## torch and triton on top, for the tests alone
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.installed  ## train, evaluate, export, then tune four reductions on this machine's CPU
+demo: $(VENV)/.demo  ## train, evaluate, export, then tune four reductions on this machine's CPU
 	$(BIN)/tileguard demo --out out/demo
 
 test: lint types unit  ## what CI runs

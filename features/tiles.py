@@ -36,6 +36,13 @@ class ReductionTile:
     lowering: str | None = None
 
     def __post_init__(self) -> None:
+        warps = self.num_warps
+        if (
+            type(self.xblock) is type(self.r0_block) is type(self.num_stages) is int
+            and self.xblock > 0 and self.r0_block > 0 and self.num_stages > 0 and self.lowering is None
+            and (warps is None or (type(warps) is int and warps > 0))
+        ):  # fmt: skip
+            return  # a lattice makes hundreds in a compiler's way
         put = object.__setattr__
         for field in ("xblock", "r0_block", "num_stages"):
             put(self, field, checked_int(field, getattr(self, field), minimum=1))

@@ -46,13 +46,13 @@ def _greedy(
     spread = float(scaled.std())
     value = (scaled - scaled.mean()) / spread if spread > 0 else np.zeros(n)
     likeness = np.zeros(n)
-    free = np.ones(n, dtype=np.bool_)
+    place /= LIKENESS_RANGE
     chosen: list[int] = []
+    pick = int(np.argmax(scores))
     for _ in range(k):
-        worth = value - diversity * likeness if chosen else scores
-        pick = int(np.argmax(np.where(free, worth, -np.inf)))
         chosen.append(pick)
-        free[pick] = False
+        value[pick] = -np.inf
         distance = np.abs(place - place[:, pick : pick + 1]).sum(axis=0)
-        np.maximum(likeness, np.exp(-distance / LIKENESS_RANGE), out=likeness)
+        np.maximum(likeness, np.exp(-distance), out=likeness)
+        pick = int(np.argmax(value - diversity * likeness))
     return tuple(chosen)
