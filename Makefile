@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TORCH_NPU := $(VENV)/torch_npu-2.13.0
 
 .PHONY: demo test lint types unit figures clean
 
@@ -28,8 +29,13 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed
-	$(BIN)/python -m pytest
+# Never into the environment proper: torch_npu's entry point runs at `import torch` and fails without an NPU's libraries.
+$(TORCH_NPU)/.installed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --only-binary :all: --target $(TORCH_NPU) torch-npu==2.13.0
+	@touch $@
+
+unit: $(VENV)/.installed $(TORCH_NPU)/.installed
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -69,7 +69,9 @@ def _fits_registers(size: int, num_warps: int, kernel: ReductionKernel, hardware
     """
     threads = num_warps * hardware.warp_size
     registers = min(threads * MAX_REGISTERS_PER_THREAD, hardware.registers_per_core)
-    return size * (1 if kernel.persistent else 2) <= registers or (kernel.persistent and size == pow2_ceil(kernel.rnumel))
+    return size * (1 if kernel.persistent else 2) <= registers or (
+        kernel.persistent and size == pow2_ceil(kernel.rnumel)
+    )
 
 
 def persistent_r0(kernel: ReductionKernel, hardware: HardwareSpec) -> int:

@@ -5,6 +5,7 @@ Only kernels whose list was extended get this class; every other one keeps the h
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import math
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch._inductor.runtime import triton_heuristics
+from torch._inductor.runtime import benchmarking, triton_heuristics
 
 from .compiling import compile_all
 from .configs import HOST
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from .records import KernelRecord
 
 logger = logging.getLogger("tileguard")
+
+_alone_on_the_gpu = getattr(benchmarking, "maybe_gpu_benchmark_lock", contextlib.nullcontext)
+"""The host's own lock around benchmarks, where it has one."""
 
 Key = tuple[int, int | None, int, int]
 """XBLOCK, R0_BLOCK (None where fixed), num_warps, num_stages."""
@@ -115,7 +119,8 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
             keys = [_key(launcher.config) for launcher in launchers]
             first = _key_of(self.union[0])
             default = keys.index(first) if first in keys else None
-            outcome = race(len(launchers), stopwatch(self, launchers, args, kwargs), default=default)
+            with _alone_on_the_gpu():
+                outcome = race(len(launchers), stopwatch(self, launchers, args, kwargs), default=default)
             if outcome.winner is None:
                 raise RuntimeError("no candidate could be launched")
         except Exception as error:

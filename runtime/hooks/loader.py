@@ -197,7 +197,12 @@ def _extend(arguments: dict[str, Any]) -> None:
         limits, persistent=persistent, scales=scales,
     )  # fmt: skip
     meta = meta | {
-        META_KEY: data | {"limit_s": getattr(_LIMIT, "seconds", None), "set": [(*c.tile, c.proposers) for c in united]}
+        META_KEY: data
+        | {
+            "host": len(arguments[CONFIGS]),
+            "limit_s": getattr(_LIMIT, "seconds", None),
+            "set": [(*c.tile, c.proposers) for c in united],
+        }
     }
     if scales:
         # The halved variants are in the set: the parent need not compile them one by one.

@@ -32,8 +32,9 @@ class RacePolicy:
     stages: from all candidates to the last few. patience_us: device time that one candidate may take in a stage; a
     slow kernel gets fewer rounds (at least `least`), since its times vary less. hopeless, hopeless_us: a candidate so
     many times slower than the best in its very first launch, and over so many µs, is not launched again. noise:
-    standard errors of the difference of two medians within which they are equal. budget_s: wall time after which no
-    stage begins.
+    standard errors of the difference of two medians within which they are equal; so are they within resolution_us,
+    what device events can tell apart (on an H200 smaller differences were as often wrong as right). budget_s: wall
+    time after which no stage begins.
     """
 
     stages: tuple[Stage, ...] = (Stage(math.inf, 3), Stage(1.3, 10), Stage(1.1, 12), Stage(1.04, 20))
@@ -42,6 +43,7 @@ class RacePolicy:
     hopeless: float = 8.0
     hopeless_us: float = 2_000.0
     noise: float = 1.5
+    resolution_us: float = 0.25
     budget_s: float = 5.0
 
 
@@ -135,6 +137,6 @@ def _winner(
         return None
     if default is not None and math.isfinite(medians[default]):
         band = policy.noise * math.hypot(*(standard_error_us(mads[i], rounds[i]) for i in (best, default)))
-        if medians[default] - medians[best] <= band:
+        if medians[default] - medians[best] <= max(band, policy.resolution_us):
             return default
     return best

@@ -33,7 +33,7 @@ def test_without_noise_the_fastest_wins_and_every_candidate_is_launched(
     default = data.draw(st.sampled_from([None, *range(len(times))]))
     found = race(len(times), measure, default=default)
     assert found.winner is not None
-    assert times[found.winner] == min(times)
+    assert times[found.winner] <= min(times) + (RacePolicy().resolution_us if found.winner == default else 0.0)
     assert set(asked) == set(range(len(times)))
 
 
@@ -45,14 +45,20 @@ def test_under_noise_the_winner_is_within_two_percent_of_the_best(seed: int) -> 
     measure, _ = stand(times, noise=0.02, seed=seed)
     found = race(25, measure)
     assert found.winner is not None
-    assert times[found.winner] <= 1.02 * min(times)
+    assert times[found.winner] <= 1.02 * min(times) + (RacePolicy().resolution_us if found.winner == 0 else 0.0)
 
 
 def test_a_tie_goes_to_the_default_and_a_difference_beyond_the_noise_does_not() -> None:
     ties = sum(race(3, stand([5.0, 5.0, 5.0], noise=0.01, seed=seed)[0], default=2).winner == 2 for seed in range(50))
-    clear = sum(race(3, stand([5.0, 4.8, 5.0], noise=0.01, seed=seed)[0], default=2).winner == 1 for seed in range(50))
+    clear = sum(race(3, stand([5.0, 4.6, 5.0], noise=0.01, seed=seed)[0], default=2).winner == 1 for seed in range(50))
     assert ties >= 40
     assert clear == 50
+
+
+def test_a_difference_below_what_events_resolve_is_none() -> None:
+    assert race(2, stand([3.8, 3.6])[0], default=0).winner == 0
+    assert race(2, stand([3.9, 3.6])[0], default=0).winner == 1
+    assert race(2, stand([3.8, 3.6])[0], default=None).winner == 1
 
 
 def test_only_what_is_near_the_best_is_timed_long() -> None:
