@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._inductor.runtime import benchmarking, triton_heuristics
 
-from .compiling import compile_all
+from .compiling import compile_all, compile_into
 from .configs import HOST
 from .loader import spend
 from .payload import META_KEY
@@ -69,6 +69,10 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
         by_host = {_key_of(entry) for entry in self.union if HOST in entry[4]}
         required = [_key(config) in by_host for config in configs]
         outcomes = compile_all(self._precompile_config, configs, required, limit_s=meta.get("limit_s"))
+        for config, is_required, outcome in zip(configs, required, outcomes, strict=True):
+            # What the host would have compiled must not fail for having been compiled beside something else.
+            if is_required and outcome.error is not None and not isinstance(outcome.error, _HOST_ERRORS):
+                compile_into(outcome, self._precompile_config, config)
         results, last_error = [], None
         for number, (config, outcome) in enumerate(zip(configs, outcomes, strict=True)):
             key = _key(config)
@@ -117,10 +121,10 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
         launchers = list(self.launchers)
         try:
             keys = [_key(launcher.config) for launcher in launchers]
-            first = _key_of(self.union[0])
-            default = keys.index(first) if first in keys else None
+            hosts = [_key_of(entry) for entry in self.union if HOST in entry[4]]
+            host = [keys.index(key) for key in hosts if key in keys]
             with _alone_on_the_gpu():
-                outcome = race(len(launchers), stopwatch(self, launchers, args, kwargs), default=default)
+                outcome = race(len(launchers), stopwatch(self, launchers, args, kwargs), host=host)
             if outcome.winner is None:
                 raise RuntimeError("no candidate could be launched")
         except Exception as error:
@@ -131,7 +135,7 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
         timings = {launcher: us / 1e3 for launcher, us in zip(launchers, outcome.medians_us, strict=True)}
         for launcher, ms in timings.items():
             self.coordesc_tuner.cache_benchmark_result(launcher.config, ms)
-        # The host takes the least time, the first of equals: the race's winner, which may be a tie's default.
+        # The host takes the least time, the first of equals: the race's winner, which may have won by a tie.
         best = launchers[outcome.winner]
         timings = {best: min(timings.values())} | {k: v for k, v in timings.items() if k is not best}
         spilled = {key for key, launcher in zip(keys, launchers, strict=True) if spills(self, launcher)}
@@ -169,7 +173,8 @@ def _kernel_record(
     xnumel, rnumel, dtype, persistent = meta["kernel"]
     position = {key: i for i, key in enumerate(keys)}
     winner_key = None if winner is None else _key(winner)
-    tiles, best, default_us, winner_us = [], None, None, None
+    tiles, best, winner_us = [], None, None
+    default_us: float | None = None
     for number, entry in enumerate(autotuner.union):
         x, r, warps, stages, proposers = entry
         key = _key_of(entry)
@@ -182,8 +187,8 @@ def _kernel_record(
                 us, mad = (us, mad) if math.isfinite(us) else (None, None)
         if key == winner_key:
             best, winner_us = number, us
-        if number == 0:
-            default_us = us
+        if us is not None and HOST in proposers:
+            default_us = us if default_us is None else min(default_us, us)
         tiles.append(
             TileRecord(
                 xblock=x,

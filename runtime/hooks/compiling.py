@@ -30,6 +30,18 @@ class Outcome:
         self.done = False
 
 
+def compile_into(outcome: Outcome, build: Callable[[Any], Any], config: Any) -> None:
+    """Compile `config` on this thread; whatever comes of it, an exception of any kind too, is the outcome."""
+    start = time.perf_counter()
+    outcome.result = outcome.error = None
+    try:
+        outcome.result = build(config)
+    except BaseException as error:
+        outcome.error = error
+    outcome.ms = (time.perf_counter() - start) * 1e3
+    outcome.done = True
+
+
 def compile_all(
     build: Callable[[Any], Any], configs: Sequence[Any], required: Sequence[bool], *, limit_s: float | None
 ) -> list[Outcome]:
@@ -57,13 +69,7 @@ def compile_all(
                 return
             outcome = Outcome()
             if required[i] or i in first or time.perf_counter() < deadline:
-                start = time.perf_counter()
-                try:
-                    outcome.result = build(configs[i])
-                except BaseException as error:
-                    outcome.error = error
-                outcome.ms = (time.perf_counter() - start) * 1e3
-                outcome.done = True
+                compile_into(outcome, build, configs[i])
             with changed:
                 outcomes[i] = outcome
                 left.discard(i)

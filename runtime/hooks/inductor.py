@@ -4,11 +4,13 @@ What is patched, all of it undone by `uninstall()`:
 - `TritonKernel.codegen_kernel`: ranks a reduction's tiles where its source is generated, and writes them into it;
 - `async_compile._load_triton_kernel_from_source`: a loader that takes the hook along into the compile workers;
 - `triton_heuristics.cached_autotune`: extends the host's list by the tiles in the source, there and here;
+- `JITFunction.parse` of Triton: one at a time, there and here, since candidates compile on threads;
 - `FxGraphHashDetails.__init__`: model and settings become part of the FX graph cache's key.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -18,7 +20,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,15 @@ from .loader import (
     KernelLoader,
     check_signature,
     spend_from,
-    unwrap_cached_autotune,
-    wrap_cached_autotune,
+    unwrap_process,
+    wrap_process,
 )
 from .proposal import NotEligible, check_eligible, insert_payload, payload
 
 logger = logging.getLogger("tileguard")
+
+WORKERS_S = 30.0
+"""Longest wait for the compile workers to start; they take 5 to 15 s, mostly while the first graph is traced."""
 
 _LOCK = threading.RLock()
 
@@ -123,7 +127,7 @@ def uninstall() -> None:
             _ACTIVE = None
 
 
-@contextmanager
+@contextlib.contextmanager
 def enabled(**settings: Any) -> Iterator[bool]:
     """`install(**settings)` for a while; what was installed before is back afterwards."""
     before = _ACTIVE
@@ -160,6 +164,7 @@ class _Hook:
         self._budget = Budget(settings.kernel_budget_s, settings.process_budget_s)
         self._selectors: dict[str, Selector] = {}
         self._salt: str | None = None
+        self._waited = False
         self._undo: list[Callable[[], None]] = []
         self._targets = (
             (TritonKernel, "codegen_kernel", self._codegen_kernel),
@@ -178,8 +183,8 @@ class _Hook:
             self._undo.append(lambda owner=owner, name=name, original=original: setattr(owner, name, original))  # type: ignore[misc]
         spend_from(self._budget)
         self._undo.append(lambda: spend_from(None))
-        wrap_cached_autotune()
-        self._undo.append(unwrap_cached_autotune)
+        wrap_process()
+        self._undo.append(unwrap_process)
         if npu.install(**self._npu):
             self._undo.append(npu.uninstall)
         process_log.open_log(self.settings.log)
@@ -237,8 +242,22 @@ class _Hook:
             space = TileSpace(tile for tile in lattice(described, selector.hardware) if tile.xblock == 1)
         chosen = selector.select(described, space=space)
         data = payload(chosen, one_row=one_row)
+        self._wait_for_workers()
         process_log.note_selection(data, chosen.times.total_us)
         return insert_payload(source, data)
+
+    def _wait_for_workers(self) -> None:
+        """Once: until the compile workers that are starting have started, or WORKERS_S have passed.
+
+        Until then Inductor compiles in this process, which has one interpreter lock for all the longer lists.
+        """
+        if not self._waited:
+            self._waited = True
+            from torch._inductor.async_compile import AsyncCompile, get_compile_threads
+
+            with contextlib.suppress(Exception):
+                if get_compile_threads() > 1:
+                    AsyncCompile.wait_pool_ready(timeout=WORKERS_S)
 
     def _selector(self, device_index: int) -> Selector:
         import torch

@@ -32,6 +32,7 @@ NPU_HEURISTICS = "npu_triton_heuristics"
 refusals: Counter[str] = Counter()
 """Why lists were left alone in this process, by reason."""
 
+_ORIGINAL = "tileguard_original"
 _LOCK = threading.Lock()
 _LIMIT = threading.local()
 
@@ -92,7 +93,7 @@ class KernelLoader:
 
         try:
             if META_KEY in source_code:
-                wrap_cached_autotune()
+                wrap_process()
                 _LIMIT.seconds = self._budget.limit_s
             elif NPU_HEURISTICS in source_code:
                 from . import npu
@@ -106,24 +107,45 @@ class KernelLoader:
             _LIMIT.seconds = None
 
 
-def wrap_cached_autotune() -> None:
-    """Make `triton_heuristics.cached_autotune` of this process extend the lists that carry a payload. Idempotent."""
-    from torch._inductor.runtime import triton_heuristics
-
+def wrap_process() -> None:
+    """Hook the loading of kernels in this process: lists that carry a payload get extended. Idempotent."""
     with _LOCK:
-        original = triton_heuristics.cached_autotune
-        if not hasattr(original, "tileguard_original"):
-            triton_heuristics.cached_autotune = extending(original)
+        for owner, name, wrap in _targets():
+            original = vars(owner)[name]
+            if not hasattr(original, _ORIGINAL):
+                wrapper = wrap(original)
+                setattr(wrapper, _ORIGINAL, original)
+                setattr(owner, name, wrapper)
 
 
-def unwrap_cached_autotune() -> None:
-    """Put the original back."""
-    from torch._inductor.runtime import triton_heuristics
-
+def unwrap_process() -> None:
+    """Put the originals back."""
     with _LOCK:
-        original = getattr(triton_heuristics.cached_autotune, "tileguard_original", None)
-        if original is not None:
-            triton_heuristics.cached_autotune = original
+        for owner, name, _ in _targets():
+            original = getattr(vars(owner)[name], _ORIGINAL, None)
+            if original is not None:
+                setattr(owner, name, original)
+
+
+def _targets() -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
+    from torch._inductor.runtime import triton_heuristics
+    from triton.runtime.jit import JITFunction
+
+    parser = next(owner for owner in JITFunction.__mro__ if "parse" in vars(owner))
+    return (triton_heuristics, CACHED_AUTOTUNE, extending), (parser, "parse", one_at_a_time)
+
+
+def one_at_a_time(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that one thread runs at once: CPython (3.11, 3.12) keeps count of an AST's depth for the process, not
+    for the thread, and raises SystemError where another thread's parsing came in between."""
+    lock = threading.RLock()
+
+    @functools.wraps(original)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return original(*args, **kwargs)
+
+    return alone
 
 
 def check_signature(original: Callable[..., Any]) -> None:
@@ -152,7 +174,6 @@ def extending(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*bound.args, **bound.kwargs)
         return original(*args, **kwargs)
 
-    cached_autotune.tileguard_original = original  # type: ignore[attr-defined]
     return cached_autotune
 
 

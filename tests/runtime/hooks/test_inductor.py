@@ -221,6 +221,24 @@ def test_a_tile_that_breaks_the_compiler_costs_one_candidate(run_host: RunHost, 
     assert again["benches"] == 0
 
 
+def test_what_failed_beside_others_is_compiled_again_alone(run_host: RunHost, tmp_path: Path) -> None:
+    before = """
+import threading
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+compile_config = CachingAutotuner._precompile_config
+def fails(self, config):
+    if threading.current_thread().name == "tileguard-compile":
+        raise SystemError("AST constructor recursion depth mismatch")
+    return compile_config(self, config)
+CachingAutotuner._precompile_config = fails
+"""
+    report = run_host(tmp_path, "short_softmax:64x100", *on(), "--before", before)
+    (kernel,), (record,) = report["kernels"], records(report).values()
+    statuses = {("host" in t["proposers"], t["status"]) for t in record["tiles"] if t["status"] != "over_budget"}
+    assert statuses == {(True, "ok"), (False, "compile_error")}
+    assert kernel["launches"] > 0
+
+
 def test_a_race_that_breaks_is_left_to_the_host(run_host: RunHost, tmp_path: Path) -> None:
     before = """
 from tileguard.runtime.hooks import autotuner
@@ -261,7 +279,7 @@ def test_the_switch_works_before_and_after_install(run_host: RunHost, tmp_path: 
 
 _IDENTITY = """
 import json, logging
-import tileguard
+import tileguard, triton
 from torch._inductor import async_compile, codecache
 from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.runtime import triton_heuristics
@@ -269,7 +287,8 @@ from torch._inductor.runtime import triton_heuristics
 def state():
     return [vars(TritonKernel)["codegen_kernel"], vars(codecache.FxGraphHashDetails)["__init__"],
             vars(triton_heuristics.CachingAutotuner)["benchmark_all_configs"], triton_heuristics.cached_autotune,
-            async_compile._load_triton_kernel_from_source, codecache._load_triton_kernel_from_source]
+            async_compile._load_triton_kernel_from_source, codecache._load_triton_kernel_from_source,
+            triton.runtime.jit.JITFunction.parse]
 
 def same(a, b):
     return all(x is y for x, y in zip(a, b))
