@@ -3,8 +3,8 @@
     PYTHONPATH=src python benchmarks/inductor_h200.py [--modes default,tileguard] [--graphs a,b] [--judge] [--out DIR]
 
 Compiles 24 graphs (inductor_graphs.py) in one process a mode: Inductor's default, tileguard on top of it, Inductor's
-max-autotune, and max-autotune with coordinate descent (inductor_modes.py); then times all their winners side by side
-(inductor_judge.py). A mode's file in --out is continued, not repeated, so that the work may be cut into pieces; with
+max-autotune, max-autotune with coordinate descent, and the default once more, for what it owes to chance
+(inductor_modes.py); then times all their winners side by side (inductor_judge.py). A mode's file in --out is continued, not repeated, so that the work may be cut into pieces; with
 every piece there, the result is written and shown. Needs torch of the CUDA build and its GPU, numpy and onnxruntime.
 """
 
@@ -27,7 +27,7 @@ if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.inductor_graphs import select, tiny
-from benchmarks.inductor_modes import MODES, TILEGUARD, run_mode
+from benchmarks.inductor_modes import AGAIN, MODES, TILEGUARD, run_mode
 
 RESULT = ROOT / "benchmarks" / "results" / "inductor_h200.json"
 DEFAULT, MAX_AUTOTUNE, DESCENT = "default", "max_autotune", "coordinate_descent"
@@ -162,6 +162,8 @@ def summarise(modes: Mapping[str, Any], judged: Mapping[str, Any]) -> dict[str, 
         "targets": targets,
         "modes": {mode: one_mode(mode, modes[mode], kernels, sums[mode], walls[mode]) for mode in MODES},
         "noise": noise(matched),
+        "slower_than_default": slower(matched, TILEGUARD),
+        "default_again_slower_than_default": slower(matched, AGAIN),
         "geomean": {mode: geomean([ratio(kernel, mode) for kernel in matched]) for mode in TIME_TARGETS},
         "worst_kernel": worst and f"{worst['graph']}: {worst['name']}",
         "disagreeing": disagreeing,
@@ -222,6 +224,20 @@ def one_graph(name: str, modes: Mapping[str, Any], matched: Sequence[Any]) -> di
     }
 
 
+def slower(matched: Sequence[Any], mode: str) -> list[dict[str, Any]]:
+    """Kernels that a mode left over 5 % slower than the default did, with both times and the default's spread, µs."""
+    found = [kernel for kernel in matched if kernel["us"][mode] > WORST_TARGET * kernel["us"][DEFAULT]]
+    return [
+        {
+            "kernel": f"{kernel['graph']}: {kernel['name']}",
+            "default_us": kernel["us"][DEFAULT],
+            "us": kernel["us"][mode],
+            "mad_us": kernel["mad"][DEFAULT],
+        }
+        for kernel in found
+    ]
+
+
 def ratio(kernel: Mapping[str, Any], mode: str) -> float:
     return float(kernel["us"][TILEGUARD] / kernel["us"][mode])
 
@@ -279,6 +295,9 @@ def show(result: Mapping[str, Any]) -> None:
             f"  compiles {found['compiles']}  unmatched {found['unmatched']} ({found['unmatched_default_us']} µs)"
         )
     print(f"noise {result['noise']}  geomean {result['geomean']}  worst {result['worst_kernel']}")
+    for key in ("slower_than_default", "default_again_slower_than_default"):
+        for one in result[key]:
+            print(f"{key}: {one['kernel']} {one['default_us']} -> {one['us']} µs (MAD {one['mad_us']})")
     for name, graph in result["disagreeing"].items():
         print("does not match eager:", name, str(graph)[-300:])
     for name, one in result["targets"].items():

@@ -31,6 +31,9 @@ from torch import Tensor
 from benchmarks.inductor_graphs import DTYPES, Graph, gradients_for, materialise, step
 
 TILEGUARD = "tileguard"
+AGAIN = "default_again"
+"""The default once more: how far the host's own choices lie apart between two processes."""
+
 MODES: dict[str, dict[str, str]] = {
     "default": {},
     TILEGUARD: {},
@@ -39,6 +42,7 @@ MODES: dict[str, dict[str, str]] = {
         "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE": "1",
         "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING": "1",
     },
+    AGAIN: {},
 }
 """Name -> environment. Tuning of matrix products is another matter, and off in all of them."""
 

@@ -13,7 +13,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_quick_start_runs_as_printed() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (code,) = re.findall(r"## Quick start.*?```python\n(.*?)```", README, re.DOTALL)
     assert code.count("\n") <= 20
     verdict, *candidates = python(code).splitlines()
     assert verdict == "trust"
