@@ -17,11 +17,11 @@ from .hooks.records import CACHED, FAILED, TUNED, KernelRecord
 from .hooks.report import Report
 
 KERNEL, SHAPE, DTYPE, VERDICT, TILES = "kernel", "x × r", "dtype", "verdict", "tiles"
-WINNER, PROPOSED, DEFAULT_US, WINNER_US, GAIN = "winner", "proposed by", "default µs", "winner µs", "gain"
+WINNER, PROPOSED, HOST_US, WINNER_US, GAIN = "winner", "proposed by", "host µs", "winner µs", "gain"
 INITIALS = "by"
 """The title of PROPOSED where its words do not fit."""
 
-_EXPENDABLE = (DTYPE, VERDICT, DEFAULT_US, TILES, INITIALS, SHAPE, WINNER_US)
+_EXPENDABLE = (DTYPE, VERDICT, HOST_US, TILES, INITIALS, SHAPE, WINNER_US)
 """Columns that a narrow terminal does without, in the order in which they go."""
 
 _WORDS = (KERNEL, DTYPE, VERDICT, WINNER, PROPOSED, INITIALS)
@@ -36,7 +36,7 @@ WON, LOST = 1.02, 0.98
 
 _ORDERS: Mapping[str, Callable[[KernelRecord], tuple[float, str]]] = {
     "gain": lambda record: (-(record.gain or -math.inf), record.kernel),
-    "time": lambda record: (-(record.winner_us or record.host_default_us or -math.inf), record.kernel),
+    "time": lambda record: (-(record.winner_us or record.host_us or -math.inf), record.kernel),
     "name": lambda record: (0.0, record.kernel),
 }
 ORDERS = tuple(_ORDERS)
@@ -63,7 +63,7 @@ def legend(records: Sequence[KernelRecord], *, width: int) -> str:
     columns, _ = _fitted([_cells(record) for record in records], width)
     parts = ["tiles: compiled/failed"] if TILES in columns else []
     parts += ["by: proposed by host, formula, model"] if INITIALS in columns else []
-    return "; ".join([*parts, "gain: host's default ÷ winner"])
+    return "; ".join([*parts, "gain: the host's own choice ÷ winner"])
 
 
 def summary_grid(report: Report) -> Table:
@@ -95,7 +95,7 @@ def _cells(record: KernelRecord) -> dict[str, Text]:
         WINNER: _winner(record),
         PROPOSED: Text(", ".join(record.winner_proposers)),
         INITIALS: Text("·".join(who[0].upper() for who in record.winner_proposers)),
-        DEFAULT_US: Text(_us(record.host_default_us)),
+        HOST_US: Text(_us(record.host_us)),
         WINNER_US: Text(_us(record.winner_us)),
         GAIN: Text(
             f"{gain:.2f}×" if gain else "",
@@ -120,7 +120,7 @@ def _winner(record: KernelRecord) -> Text:
 def _fitted(rows: Sequence[Mapping[str, Text]], width: int) -> tuple[list[str], list[dict[str, Text]]]:
     """The columns that fit, and the rows with kernels' names made short."""
     fitted = [dict(row) for row in rows]
-    columns = [KERNEL, SHAPE, DTYPE, VERDICT, TILES, WINNER, PROPOSED, DEFAULT_US, WINNER_US, GAIN]
+    columns = [KERNEL, SHAPE, DTYPE, VERDICT, TILES, WINNER, PROPOSED, HOST_US, WINNER_US, GAIN]
     longest = max((row[KERNEL].cell_len for row in fitted), default=0)
     wanted = min(longest, LEAST_KERNEL)
     if _room(columns, fitted, width) < wanted:

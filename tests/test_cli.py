@@ -262,7 +262,7 @@ def kernel_record(**changes: Any) -> KernelRecord:
     )
     facts: dict[str, Any] = {
         "kernel": "triton_red_fused_0", "source": "0" * 16, "outcome": "tuned", "xnumel": 2048, "rnumel": 768,
-        "dtype": "fp32", "verdict": "trust", "tiles": tiles, "winner": 1, "host_default_us": 12.0, "winner_us": 8.0,
+        "dtype": "fp32", "verdict": "trust", "tiles": tiles, "winner": 1, "host_us": 12.0, "winner_us": 8.0,
     }  # fmt: skip
     return KernelRecord(**facts | changes)
 

@@ -207,7 +207,7 @@ def _kernel_record(
     return KernelRecord(
         kernel=autotuner.fn.__name__, source=str(autotuner.kernel_hash)[:16], xnumel=xnumel, rnumel=rnumel, dtype=dtype,
         persistent=persistent, hardware=meta["hardware"], outcome=result, reason=reason, verdict=verdict,
-        verdict_detail=detail, select_us=selection_us(meta), tiles=tuple(tiles), winner=best, host_default_us=default_us,
+        verdict_detail=detail, select_us=selection_us(meta), tiles=tuple(tiles), winner=best, host_us=default_us,
         winner_us=winner_us, compile_s=autotuner.compile_s if outcome is not None else 0.0, bench_s=bench_s,
         over_budget=any(tile.status == "over_budget" for tile in tiles), time=time.time(), pid=os.getpid(),
     )  # fmt: skip

@@ -73,7 +73,7 @@ class KernelRecord:
 
     kernel: its name; source: the first 16 hex digits of the SHA-256 of its source. xnumel, rnumel, dtype: None where
     the hook did not get as far. reason: why it was left untouched or failed. verdict, verdict_detail: what the guard
-    said of the model. winner: index into tiles. host_default_us: time of the host's own first choice, in the same
+    said of the model. winner: index into tiles. host_us: time of the fastest tile of the host's own list, in the same
     rounds as winner_us. over_budget: the budget ended before every tile was tried. time: seconds since 1970.
     Raises InvalidInput naming the field.
     """
@@ -92,7 +92,7 @@ class KernelRecord:
     select_us: float | None = None
     tiles: tuple[TileRecord, ...] = ()
     winner: int | None = None
-    host_default_us: float | None = None
+    host_us: float | None = None
     winner_us: float | None = None
     compile_s: float = 0.0
     bench_s: float = 0.0
@@ -114,7 +114,7 @@ class KernelRecord:
         for name in ("persistent", "over_budget"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInput(name, getattr(self, name), "true or false")
-        for name in ("select_us", "host_default_us", "winner_us"):
+        for name in ("select_us", "host_us", "winner_us"):
             put(self, name, _checked_time(name, getattr(self, name)))
         for name in ("compile_s", "bench_s", "time"):
             put(self, name, _checked_time(name, getattr(self, name)) or 0.0)
@@ -135,8 +135,8 @@ class KernelRecord:
 
     @property
     def gain(self) -> float | None:
-        """Time of the host's default ÷ time of the winner; None where either is not known."""
-        return ratio(self.host_default_us, self.winner_us)
+        """Time of the host's own choice ÷ time of the winner; None where either is not known."""
+        return ratio(self.host_us, self.winner_us)
 
     @property
     def compiled(self) -> int:

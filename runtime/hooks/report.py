@@ -48,8 +48,8 @@ REPORT_VERSION = 1
 class Totals:
     """Sums over records. Counts by reason, verdict and status are sorted, the commonest first.
 
-    kernels: by outcome. gain_kernels: tuned kernels whose gain over the host's default is known, of which geomean_gain,
-    time_weighted_gain (Σ default ÷ Σ winner) and worst_gain speak. wins: how often each proposer's tiles won,
+    kernels: by outcome. gain_kernels: tuned kernels whose gain over the host's own choice is known, of which geomean_gain,
+    time_weighted_gain (Σ host ÷ Σ winner) and worst_gain speak. wins: how often each proposer's tiles won,
     model_alone_wins: those that nobody else proposed, of `winners` winners in all, remembered ones included.
     """
 
@@ -258,7 +258,7 @@ def _totals(records: Iterable[KernelRecord], untouched: Mapping[str, int]) -> To
     winners = [r.winner_proposers for r in records if r.winner is not None]
     gains = [(r.gain, r) for r in records if r.outcome == TUNED and r.gain is not None]
     worst = min(gains, key=lambda pair: pair[0], default=None)
-    default_us = sum(r.host_default_us or 0.0 for _, r in gains)
+    host_us = sum(r.host_us or 0.0 for _, r in gains)
     winner_us = sum(r.winner_us or 0.0 for _, r in gains)
     return Totals(
         kernels={outcome: outcomes[outcome] for outcome in OUTCOMES},
@@ -276,7 +276,7 @@ def _totals(records: Iterable[KernelRecord], untouched: Mapping[str, int]) -> To
         model_alone_wins=winners.count(("model",)),
         gain_kernels=len(gains),
         geomean_gain=math.exp(math.fsum(math.log(gain) for gain, _ in gains) / len(gains)) if gains else None,
-        time_weighted_gain=ratio(default_us, winner_us),
+        time_weighted_gain=ratio(host_us, winner_us),
         worst_gain=worst[0] if worst else None,
         worst_kernel=worst[1].kernel if worst else None,
     )
@@ -294,7 +294,7 @@ def _gain(totals: Totals) -> str:
     if totals.geomean_gain is None:
         return ""
     weighted = f", time-weighted {totals.time_weighted_gain:.3f}×" if totals.time_weighted_gain else ""
-    return f"{totals.geomean_gain:.3f}× over the host's default, geomean of {totals.gain_kernels} kernels{weighted}"
+    return f"{totals.geomean_gain:.3f}× over the host's own choice, geomean of {totals.gain_kernels} kernels{weighted}"
 
 
 _LOGS: weakref.WeakSet[Log] = weakref.WeakSet()

@@ -53,7 +53,7 @@ def records(draw: st.DrawFn) -> KernelRecord:
         hardware=draw(st.none() | text), reason=draw(st.none() | text), verdict=draw(st.none() | text),
         verdict_detail=draw(text), select_us=draw(TIMES), tiles=tiles,
         winner=draw(st.none() | st.integers(0, len(tiles) - 1)) if tiles else None,
-        host_default_us=draw(TIMES), winner_us=draw(TIMES), compile_s=draw(seconds), bench_s=draw(seconds),
+        host_us=draw(TIMES), winner_us=draw(TIMES), compile_s=draw(seconds), bench_s=draw(seconds),
         over_budget=draw(st.booleans()), time=draw(seconds), pid=draw(st.integers(0, 1 << 22)),
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ def record(**changes: Any) -> KernelRecord:
     facts: dict[str, Any] = {
         "kernel": "triton_red_fused_mean_0", "source": "0123456789abcdef", "outcome": "tuned", "xnumel": 2048,
         "rnumel": 768, "dtype": "fp32", "hardware": "h200", "verdict": "trust", "select_us": 4000.0,
-        "tiles": (HOST_TILE, MODEL_TILE, SPILLED, SKIPPED), "winner": 1, "host_default_us": 12.0, "winner_us": 8.0,
+        "tiles": (HOST_TILE, MODEL_TILE, SPILLED, SKIPPED), "winner": 1, "host_us": 12.0, "winner_us": 8.0,
         "compile_s": 1.5, "bench_s": 0.25, "over_budget": True, "time": 1.7e9, "pid": 77,
     }  # fmt: skip
     return KernelRecord(**facts | changes)
@@ -77,7 +77,7 @@ def record(**changes: Any) -> KernelRecord:
 
 def kept(**changes: Any) -> KernelRecord:
     """A tuned kernel where the host's own tile stayed."""
-    return record(winner=0, host_default_us=100.0, winner_us=100.0, over_budget=False, **changes)
+    return record(winner=0, host_us=100.0, winner_us=100.0, over_budget=False, **changes)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_derived_figures() -> None:
     assert (one.compiled, one.failed) == (2, 1)
     assert replace(SKIPPED, compile_ms=90.0).compiled
     assert not any(replace(SPILLED, status=status).compiled for status in FAILURES)
-    for unknown in (record(host_default_us=None), record(winner_us=None), record(winner_us=0.0)):
+    for unknown in (record(host_us=None), record(winner_us=None), record(winner_us=0.0)):
         assert unknown.gain is None
     assert record(winner=None).winner_proposers == ()
 
@@ -169,7 +169,7 @@ tiles       6 compiled, 2 failed, 2 skipped
 time        3.0 s compiling, 0.5 s timing
 budget      ended before the last tile on 2
 winners     3, proposed by host 1, formula 0, model 2; by the model alone 2
-gain        1.225× over the host's default, geomean of 2 kernels, time-weighted 1.037×
+gain        1.225× over the host's own choice, geomean of 2 kernels, time-weighted 1.037×
 worst gain  1.000× on triton_red_fused_mean_0"""
 
 
@@ -179,9 +179,9 @@ def test_nothing_is_a_report_too() -> None:
 
 
 def test_figures_too_large_for_doubles_are_not_known() -> None:
-    huge = record(host_default_us=1.5e308, winner_us=1e308)
+    huge = record(host_us=1.5e308, winner_us=1e308)
     assert Report((huge, huge)).totals.time_weighted_gain is None
-    assert record(host_default_us=1e308, winner_us=1e-10).gain is None
+    assert record(host_us=1e308, winner_us=1e-10).gain is None
 
 
 WRITER = """
@@ -384,10 +384,10 @@ def shown(table: Table, width: int) -> str:
 
 LONG = "triton_red_fused_native_layer_norm_native_layer_norm_backward_add_mul_sum_12"
 SHOWN = (
-    record(xnumel=1048576, rnumel=151936, host_default_us=23456.7, winner_us=15000.0),
+    record(xnumel=1048576, rnumel=151936, host_us=23456.7, winner_us=15000.0),
     kept(kernel=LONG, tiles=(HOST_TILE, replace(MODEL_TILE, proposers=PROPOSERS))),
-    record(kernel="triton_per_fused_3", outcome="cached", host_default_us=None, winner_us=None),
-    record(kernel="triton_red_fused_4", outcome="failed", winner=None, host_default_us=None, winner_us=None),
+    record(kernel="triton_per_fused_3", outcome="cached", host_us=None, winner_us=None),
+    record(kernel="triton_red_fused_4", outcome="failed", winner=None, host_us=None, winner_us=None),
 )
 
 
@@ -396,8 +396,8 @@ SHOWN = (
     [
         (40, "kernel winner gain"),
         (80, "kernel x × r winner by winner µs gain"),
-        (115, "kernel x × r dtype verdict tiles winner by default µs winner µs gain"),
-        (120, "kernel x × r dtype verdict tiles winner proposed by default µs winner µs gain"),
+        (115, "kernel x × r dtype verdict tiles winner by host µs winner µs gain"),
+        (120, "kernel x × r dtype verdict tiles winner proposed by host µs winner µs gain"),
     ],
 )
 def test_figures_stay_whole_at_every_width(width: int, columns: str) -> None:
@@ -422,7 +422,7 @@ def test_figures_stay_whole_at_every_width(width: int, columns: str) -> None:
 
 
 def test_the_legend_speaks_of_the_columns_that_are_there() -> None:
-    assert report_cli.legend(SHOWN, width=160) == "tiles: compiled/failed; gain: host's default ÷ winner"
+    assert report_cli.legend(SHOWN, width=160) == "tiles: compiled/failed; gain: the host's own choice ÷ winner"
     assert "by: proposed by host, formula, model" in report_cli.legend(SHOWN, width=80)
     assert "tiles" not in report_cli.legend(SHOWN, width=80)
 
