@@ -58,9 +58,10 @@ def model_card(manifest: Manifest) -> str:
         lines += [_row(name, s, str(s["kernels"])) for name, s in held_out[key].items()]
         lines.append("")
     lines += [
-        "**Calibration.** Per k, held-out kernels seen and kernels on which the k tiles lost over 5 %: "
-        + ", ".join(f"k={c['k']}: {c['misses']}/{c['kernels']}" for c in manifest.calibration)
-        + ".",
+        "**Calibration.** Per k, on how many held-out kernels the k tiles alone lost over 5 %, and the share that holds "
+        "with 95 % confidence for kernels of this kind: "
+        + ", ".join(f"k={c['k']}: {c['misses']}/{c['kernels']}, {_percent(c['upper'])}" for c in manifest.calibration)
+        + '. `top_k="calibrated"` takes the smallest k that keeps to a given share.',
         "",
         (
             "**Guard.** Listened to only on its hardware, with its feature schema and digest. For a kernel outside the "

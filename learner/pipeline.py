@@ -23,9 +23,10 @@ from tileguard.runtime.manifest import Manifest
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE, OnnxRanker
 from tileguard.runtime.selector import Selector
 
+from .calibrate import calibration
 from .card import CARD_FILE, model_card
 from .corpus import Corpus
-from .evaluate import LOSSLESS, Evaluation, Model, by_family, by_regime, curve, evaluate
+from .evaluate import Evaluation, Model, by_family, by_regime, curve, evaluate
 from .export import check_parity, export_onnx, parity_rows
 from .train import (
     BoosterRanker,
@@ -114,10 +115,7 @@ def train_model(
         parameters=config.asdict(),
         libraries=library_versions(),
         metrics={"held_out": held_out_metrics(held_out), "parity": {"rows": parity.rows, "unequal": 0}},
-        calibration=tuple(
-            {"k": k, "kernels": len(slowdown), "misses": int((slowdown > LOSSLESS).sum())}
-            for k, slowdown in held_out.curve.items()
-        ),
+        calibration=calibration(held_out.curve),
         mlflow_run_id=None,
         created=datetime.now(UTC).strftime("%Y-%m-%d"),
         tileguard_version=__version__,

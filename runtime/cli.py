@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.hardware import KNOWN
 from tileguard.features.kernels import ReductionKernel
 
+from .calibration import DEFAULT_RISK, calibrated_k
 from .devices.base import OK
 from .devices.cpu import OPS
 from .doctor import diagnose
@@ -53,7 +55,8 @@ Xnumel = Annotated[int, typer.Option(help="Length of the output axis, exact.")]
 Rnumel = Annotated[int, typer.Option(help="Length of the reduced axis, exact.")]
 Dtype = Annotated[str, typer.Option(help="Element type: fp32, bf16, fp16, fp64, … or an alias such as f16.")]
 ModelOption = Annotated[str, typer.Option("--model", help="champion (the shipped one), a model's folder, or none.")]
-TopK = Annotated[int, typer.Option(help="Tiles that the model may add.")]
+TopK = Annotated[str, typer.Option(help="Tiles that the model may add: a number, or calibrated.")]
+Risk = Annotated[float, typer.Option(help="With --top-k calibrated: share of kernels that may lose over 5 %.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Outer = Annotated[bool, typer.Option("--outer", help="The reduced axis is not the contiguous one.")]
 
@@ -71,14 +74,15 @@ def select_command(
     op: Annotated[str | None, typer.Option(help="Operation, for --hardware cpu: its lattice depends on it.")] = None,
     hardware: Annotated[str, typer.Option(help=", ".join([*KNOWN, "cpu"]))] = "h200",
     model: ModelOption = "champion",
-    top_k: TopK = DEFAULT_TOP_K,
+    top_k: TopK = str(DEFAULT_TOP_K),
+    risk: Risk = DEFAULT_RISK,
     as_json: Json = False,
 ) -> None:
     """The candidate set of one reduction, with who proposed each tile and what the guard says."""
     kernel = ReductionKernel(
         xnumel, rnumel, dtype, num_load, num_reduction, num_store, inner=not outer, persistent=persistent, op=op
     )
-    selector = Selector(hardware, model=model_option(model), top_k=top_k)
+    selector = Selector(hardware, model=model_option(model), top_k=top_k_option(top_k), risk=risk)
     result = selector.select(kernel)
     if as_json:
         print_json(candidate_set_json(result, selector))
@@ -95,6 +99,8 @@ def select_command(
         f"{len(result.candidates)} candidates for {xnumel} × {rnumel} {kernel.dtype} on {result.hardware}; "
         f"model: {result.verdict}; selected in {result.times.total_us / 1e3:.1f} ms, loading the model included"
     )
+    if selector.guard.ranker is not None and (entries := selector.guard.ranker.manifest.calibration):
+        say(calibration_line(entries, result.top_k, selector.risk))
 
 
 @app.command("tune")
@@ -106,7 +112,8 @@ def tune_command(
     outer: Outer = False,
     device: Annotated[str, typer.Option(help="cpu: compiled by LLVM, timed on this machine.")] = "cpu",
     model: ModelOption = "champion",
-    top_k: TopK = DEFAULT_TOP_K,
+    top_k: TopK = str(DEFAULT_TOP_K),
+    risk: Risk = DEFAULT_RISK,
     winners: Annotated[Path | None, typer.Option(help="SQLite file that keeps winners over processes.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -118,7 +125,7 @@ def tune_command(
     kernel = cpu_kernel(op, xnumel, rnumel, dtype, inner=not outer)
     target = CpuDevice()
     try:
-        selector = Selector(target.hardware, model=model_option(model), top_k=top_k)
+        selector = Selector(target.hardware, model=model_option(model), top_k=top_k_option(top_k), risk=risk)
         result = tune(kernel, target, selector, winners=Winners(winners) if winners is not None else None)
     finally:
         target.close()
@@ -185,6 +192,8 @@ def candidate_set_json(result: CandidateSet, selector: Selector) -> dict[str, An
         "hardware": result.hardware,
         "verdict": {"reason": result.verdict.reason, "detail": result.verdict.detail},
         "digest": result.digest,
+        "top_k": result.top_k,
+        "calibrated_k": calibrated_k(ranker.manifest.calibration, selector.risk) if ranker is not None else None,
         "calibration": [dict(entry) for entry in ranker.manifest.calibration] if ranker is not None else [],
         "candidates": [
             {"tile": dataclasses.asdict(c.tile), "proposers": list(c.proposers), "score": c.score}
@@ -228,6 +237,21 @@ def tuning_table(result: TuningResult, *, width: int = NARROW) -> Table:
             style="bold" if c.tile == result.winner.tile else "",
         )  # fmt: skip
     return table
+
+
+def calibration_line(entries: Sequence[Mapping[str, Any]], top_k: int, risk: float) -> str:
+    """What held-out kernels say of this k, and which k is calibrated for the risk."""
+    seen = max((entry for entry in entries if entry["k"] <= top_k), key=lambda entry: entry["k"], default=entries[0])
+    found = calibrated_k(entries, risk)
+    line = f"on held-out kernels {seen['k']} of the model's tiles alone lost over 5 % in {seen['misses']} of {seen['kernels']}"
+    if "upper" in seen:
+        line += f" (at most {100 * seen['upper']:.1f} % with 95 % confidence)"
+    return f"{line}; calibrated for {100 * risk:g} %: " + (f"k = {found}" if found else "no k that was looked at")
+
+
+def top_k_option(text: str) -> int | str:
+    """`--top-k`: a number, or a word that the selector judges."""
+    return int(text) if text.lstrip("-").isdecimal() else text
 
 
 def model_option(text: str) -> str | None:

@@ -19,7 +19,8 @@ class Manifest:
     """Facts of a model that the guard checks before it listens, and that a reader needs to judge it.
 
     ranges: per feature, the least and greatest value in training. calibration: per k, how many held-out kernels were
-    seen and on how many the model's k tiles lost over 5 % (`{"k", "kernels", "misses"}`). metrics: per split, per
+    seen, on how many the model's k tiles lost over 5 %, and the 95 % bound on that share (`{"k", "kernels", "misses",
+    "upper"}`, calibration.py). metrics: per split, per
     selector. diversity: how `choose` picks the k tiles.
     """
 
@@ -37,7 +38,7 @@ class Manifest:
     parameters: Mapping[str, Any]
     libraries: Mapping[str, str]
     metrics: Mapping[str, Any]
-    calibration: tuple[Mapping[str, int], ...]
+    calibration: tuple[Mapping[str, float], ...]
     mlflow_run_id: str | None
     created: str
     tileguard_version: str

@@ -8,7 +8,7 @@ from types import ModuleType
 from tileguard.features.errors import MissingDependency
 
 EXTRA_OF = {
-    "lightgbm": "learn", "sklearn": "learn", "mlflow": "learn", "onnx": "learn", "matplotlib": "learn",
+    "lightgbm": "learn", "sklearn": "learn", "scipy": "learn", "mlflow": "learn", "onnx": "learn", "matplotlib": "learn",
     "pandas": "learn", "pyarrow": "learn", "rich": "learn", "typer": "learn",
     "llvmlite": "cpu", "torch": "inductor", "triton": "inductor",
 }  # fmt: skip

@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tileguard import models
-from tileguard.features.errors import InvalidInput, checked_int
+from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile, TileSpace
 
+from .calibration import DEFAULT_RISK, checked_risk, checked_top_k, resolved_k
 from .choose import choose
 from .fallback import formula_tiles
 from .guard import Guard, GuardPolicy, ModelRejected, Ranker, Reason, Verdict
@@ -54,13 +55,15 @@ class SelectionTimes:
 @dataclass(frozen=True, slots=True)
 class CandidateSet:
     """The tiles to compile, in order: the host's list as it stood, then by score where the model is trusted, then by
-    proposer; ties by tile. Equal inputs give equal sets on every process (times apart)."""
+    proposer; ties by tile. Equal inputs give equal sets on every process (times apart). top_k: how many tiles the model
+    was asked for."""
 
     kernel: ReductionKernel
     hardware: str
     candidates: tuple[Candidate, ...]
     verdict: Verdict
     times: SelectionTimes
+    top_k: int
 
     @property
     def tiles(self) -> tuple[ReductionTile, ...]:
@@ -90,8 +93,9 @@ class Selector:
     """Makes candidate sets for one hardware.
 
     hardware: a HardwareSpec or a known name. model: "champion" (the shipped one), a directory, a Ranker, or None for
-    the fallbacks alone. A model that is missing, corrupt or foreign raises nothing: the verdict says so.
-    Raises InvalidInput for an unknown hardware or a top_k below 1.
+    the fallbacks alone. A model that is missing, corrupt or foreign raises nothing: the verdict says so. top_k: a
+    number, or "calibrated": as many as the model needs to lose over 5 % on at most `risk` of kernels (calibration.py).
+    Raises InvalidInput for an unknown hardware, a top_k below 1 or a risk outside 0 to 1.
     """
 
     def __init__(
@@ -99,11 +103,12 @@ class Selector:
         hardware: HardwareSpec | str,
         *,
         model: str | Path | Ranker | None = "champion",
-        top_k: int = DEFAULT_TOP_K,
+        top_k: int | str = DEFAULT_TOP_K,
+        risk: float = DEFAULT_RISK,
         policy: GuardPolicy | None = None,
     ) -> None:
         self.hardware = known_hardware(hardware) if isinstance(hardware, str) else hardware
-        self.top_k = checked_int("top_k", top_k, minimum=1)
+        self.top_k, self.risk = checked_top_k(top_k), checked_risk(risk)
         spec = self.hardware
         load: Callable[[], Ranker] | None
         if model is None:
@@ -147,8 +152,9 @@ class Selector:
             formula = formula_tiles(kernel, self.hardware, all_warps=True)
         for tile in formula:
             proposers.setdefault(tile, []).append(FORMULA)
+        k = self._k()
         if scores is not None:
-            for index in self._chosen(scores[: len(choices)], choices):
+            for index in self._chosen(scores[: len(choices)], choices, k):
                 proposers.setdefault(choices[index], []).append(MODEL)
         trusted = scores if verdict.trusted else None
         score_of = {tile: float(trusted[pool.position[tile]]) for tile in proposers} if trusted is not None else {}
@@ -163,8 +169,13 @@ class Selector:
         )
         ended = time.perf_counter_ns()
         times = SelectionTimes((proposed - started) / 1e3, (scored - proposed) / 1e3, (ended - started) / 1e3)
-        return CandidateSet(kernel, self.hardware.name, candidates, verdict, times)
+        return CandidateSet(kernel, self.hardware.name, candidates, verdict, times, k)
 
-    def _chosen(self, scores: npt.NDArray[np.float64], space: TileSpace) -> tuple[int, ...]:
+    def _k(self) -> int:
         ranker = self.guard.ranker
-        return choose(scores, space, self.top_k, diversity=ranker.manifest.diversity if ranker else 0.0)
+        entries = ranker.manifest.calibration if ranker is not None else ()
+        return resolved_k(self.top_k, entries, self.risk, default=DEFAULT_TOP_K)
+
+    def _chosen(self, scores: npt.NDArray[np.float64], space: TileSpace, k: int) -> tuple[int, ...]:
+        ranker = self.guard.ranker
+        return choose(scores, space, k, diversity=ranker.manifest.diversity if ranker else 0.0)

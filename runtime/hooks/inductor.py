@@ -26,11 +26,12 @@ from typing import Any
 
 import tileguard
 from tileguard import models
-from tileguard.features.errors import InvalidInput, checked_int
+from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import known_hardware
 from tileguard.features.inductor import reduction_kernel
 from tileguard.features.tiles import TileSpace
 
+from ..calibration import checked_top_k
 from ..guard import GuardPolicy
 from ..lattice import lattice
 from ..selector import DEFAULT_TOP_K, Selector
@@ -60,14 +61,14 @@ class Settings:
     """What `install` was given.
 
     model: "champion" (the shipped one of the detected hardware), a folder, or None for the formula alone. top_k: tiles
-    that the model adds. hardware: a known name in place of the detected one. log: a path that gets a JSON line a
-    kernel. kernel_budget_s, process_budget_s: seconds of compiling and racing beyond which, for one kernel and for
+    that the model adds, or "calibrated". hardware: a known name in place of the detected one. log: a path that gets a
+    JSON line a kernel. kernel_budget_s, process_budget_s: seconds of compiling and racing beyond which, for one kernel and for
     the process, only the host's list and the best-ranked tiles run; None is no limit.
     Raises InvalidInput naming the field.
     """
 
     model: str | Path | None = "champion"
-    top_k: int = DEFAULT_TOP_K
+    top_k: int | str = DEFAULT_TOP_K
     hardware: str | None = None
     log: str | Path | None = None
     kernel_budget_s: float | None = 20.0
@@ -75,7 +76,7 @@ class Settings:
     policy: GuardPolicy = field(default_factory=GuardPolicy)
 
     def __post_init__(self) -> None:
-        checked_int("top_k", self.top_k, minimum=1)
+        checked_top_k(self.top_k)
         if self.model is not None and not isinstance(self.model, str | Path):
             raise InvalidInput("model", self.model, "'champion', a folder or None")
         if self.hardware is not None:
@@ -89,7 +90,7 @@ class Settings:
 def install(
     *,
     model: str | Path | None = "champion",
-    top_k: int = DEFAULT_TOP_K,
+    top_k: int | str = DEFAULT_TOP_K,
     hardware: str | None = None,
     log: str | Path | None = None,
     kernel_budget_s: float | None = 20.0,

@@ -80,7 +80,7 @@ counts = Counts()
 
 
 @functools.lru_cache(maxsize=16)
-def shared_selector(hardware: str, *, model: str | None = "champion", top_k: int = DEFAULT_TOP_K) -> Selector:
+def shared_selector(hardware: str, *, model: str | None = "champion", top_k: int | str = DEFAULT_TOP_K) -> Selector:
     """One selector a process and hardware; bind `model` (a folder, or None) and `top_k` by functools.partial."""
     return Selector(hardware, model=model, top_k=top_k)
 

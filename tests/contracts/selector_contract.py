@@ -94,7 +94,7 @@ def check_proposers(found: CandidateSet, selector: Selector) -> None:
     if scores is not None:
         ranker = selector.guard.ranker
         assert ranker is not None
-        best = choose(scores, space, selector.top_k, diversity=ranker.manifest.diversity)
+        best = choose(scores, space, found.top_k, diversity=ranker.manifest.diversity)
     assert set(found.proposed_by(MODEL)) == {space[i] for i in best}
 
 
