@@ -206,7 +206,9 @@ def test_a_selector_that_drops_a_proposal_is_a_violation(corpus: Corpus) -> None
     class Forgetful(Selector):
         def select(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
             found = super().select(*args, **kwargs)  # type: ignore[arg-type]
-            return type(found)(found.kernel, found.hardware, found.candidates[1:], found.verdict, found.times, found.top_k)
+            return type(found)(
+                found.kernel, found.hardware, found.candidates[1:], found.verdict, found.times, found.top_k
+            )
 
     part = corpus.subset(range(6))
     ranker = FakeRanker(manifest_for("h200"))
