@@ -114,7 +114,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _simulated_stopwatch(autotuner: Any, launchers: Sequence[Any], args: Any, kwargs: Any) -> Callable[..., Any]:
+def _simulated_stopwatch(
+    autotuner: Any, launchers: Sequence[Any], args: Any, kwargs: Any, host: Any
+) -> Callable[..., Any]:
     """Stands in for the hook's: µs of one launch of each, by the clock that the host's own benchmarks go by."""
     from tests import fakegpu
 

@@ -10,13 +10,15 @@ import copy
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch._inductor.runtime import benchmarking, triton_heuristics
 
-from .compiling import compile_all, compile_into
+from .compiling import compile_all
 from .configs import HOST
 from .loader import spend
 from .payload import META_KEY
@@ -30,6 +32,9 @@ logger = logging.getLogger("tileguard")
 
 _alone_on_the_gpu = getattr(benchmarking, "maybe_gpu_benchmark_lock", contextlib.nullcontext)
 """The host's own lock around benchmarks, where it has one."""
+
+_quiet = threading.local()
+logging.getLogger(triton_heuristics.__name__).addFilter(lambda record: not getattr(_quiet, "on", False))
 
 Key = tuple[int, int | None, int, int]
 """XBLOCK, R0_BLOCK (None where fixed), num_warps, num_stages."""
@@ -45,6 +50,8 @@ _HOST_ERRORS = tuple(
 class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[misc]
     """A CachingAutotuner over the union; picklable, also into the FX graph cache."""
 
+    fn: Any
+    launchers: list[Any]
     compile_results: list[Any]
     configs: list[Any] | None
 
@@ -68,25 +75,24 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
         meta = self.inductor_meta[META_KEY]
         by_host = {_key_of(entry) for entry in self.union if HOST in entry[4]}
         required = [_key(config) in by_host for config in configs]
-        outcomes = compile_all(self._precompile_config, configs, required, limit_s=meta.get("limit_s"))
-        for config, is_required, outcome in zip(configs, required, outcomes, strict=True):
-            # What the host would have compiled must not fail for having been compiled beside something else.
-            if is_required and outcome.error is not None and not isinstance(outcome.error, _HOST_ERRORS):
-                compile_into(outcome, self._precompile_config, config)
+        outcomes = compile_all(self._compile_quietly, configs, required, limit_s=meta.get("limit_s"))
+        own = {_key_of(entry) for entry in self.union[: meta["host"]]}
         results, last_error = [], None
-        for number, (config, outcome) in enumerate(zip(configs, outcomes, strict=True)):
+        for config, outcome in zip(configs, outcomes, strict=True):
             key = _key(config)
+            if key in own and outcome.error is not None and not isinstance(outcome.error, _HOST_ERRORS):
+                # What the host would have compiled must not fail for having been compiled beside something else; if it
+                # fails alone too, it fails as it would without us.
+                outcome.result, outcome.error = self._precompile_config(config), None
             if outcome.done:
                 self.compile_ms[key] = outcome.ms
             if outcome.error is None and outcome.result is not None:
                 results.append(outcome.result)
             elif outcome.error is None:
                 self.failures[key] = "over_budget"
-            elif number >= meta["host"] or isinstance(outcome.error, _HOST_ERRORS):
+            else:
                 self.failures[key] = _status(outcome.error)
                 last_error = outcome.error
-            else:
-                raise outcome.error
         self.compile_s = time.perf_counter() - began
         if not results:
             raise triton_heuristics.NoTritonConfigsError(
@@ -96,7 +102,8 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
 
     def recheck_autotune_cache(self, reload_kernel_from_src: Callable[[], Any]) -> None:
         # The host hashes what it finds compiled, but winners are filed under the whole union: candidates that failed
-        # to compile are put back for the comparison, else every process would tune again.
+        # to compile are put back for the comparison, else every process would tune again. Such a stand-in has another
+        # candidate's code: a winner that is one (another process had more time) is compiled.
         compiled = self.compile_results
         by_key = {_key(result.config): result for result in compiled}
         whole = []
@@ -107,16 +114,32 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
                 result.config = _config(entry)
             whole.append(result)
         self.compile_results = whole
-        super().recheck_autotune_cache(reload_kernel_from_src)
-        if len(self.compile_results) == len(whole):
+        try:
+            super().recheck_autotune_cache(reload_kernel_from_src)
+            found = self.compile_results
+        finally:
             self.compile_results = compiled
+        if len(found) == 1:
+            winner = found[0]
+            if not any(winner is result for result in compiled) and any(winner is result for result in whole):
+                if self.fn.fn is None:
+                    self.fn = reload_kernel_from_src().fn
+                winner = self._precompile_config(winner.config)
+            self.compile_results = [winner]
 
     def precompile(self, warm_cache_only: bool = False, **kwargs: Any) -> None:
         super().precompile(warm_cache_only=warm_cache_only, **kwargs)
-        if not warm_cache_only and (self.autotune_cache_info or {}).get("autotune_cache_state") == "hit":
-            self._record("cached", winner=self.launchers[0].config if self.launchers else None)
+        if warm_cache_only or not self.launchers:
+            return
+        if (self.autotune_cache_info or {}).get("autotune_cache_state") == "hit":
+            self._record("cached", winner=self.launchers[0].config)
+        elif len(self.launchers) == 1:
+            self._record("tuned", winner=self.launchers[0].config)  # nothing else could be compiled: there is no race
 
     def benchmark_all_configs(self, *args: Any, **kwargs: Any) -> dict[Any, float]:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            # A race would wait for the device, which ends the capture.
+            return self._as_the_host(*args, reason="capturing", **kwargs)
         began = time.perf_counter()
         launchers = list(self.launchers)
         try:
@@ -124,13 +147,12 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
             hosts = [_key_of(entry) for entry in self.union if HOST in entry[4]]
             host = [keys.index(key) for key in hosts if key in keys]
             with _alone_on_the_gpu():
-                outcome = race(len(launchers), stopwatch(self, launchers, args, kwargs), host=host)
+                outcome = race(len(launchers), stopwatch(self, launchers, args, kwargs, host), host=host)
             if outcome.winner is None:
                 raise RuntimeError("no candidate could be launched")
         except Exception as error:
-            self._record("failed", reason=f"race: {type(error).__name__}")
             logger.warning("tileguard leaves timing to the host: %s: %s", type(error).__name__, error)
-            return dict(super().benchmark_all_configs(*args, **kwargs))
+            return self._as_the_host(*args, reason=f"race: {type(error).__name__}", **kwargs)
         self.reset_to_zero_args(*args, **kwargs)
         timings = {launcher: us / 1e3 for launcher, us in zip(launchers, outcome.medians_us, strict=True)}
         for launcher, ms in timings.items():
@@ -143,6 +165,26 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
         spend(self.compile_s + bench_s)
         self._record("tuned", winner=best.config, keys=keys, spilled=spilled, outcome=outcome, bench_s=bench_s)
         return timings
+
+    def _as_the_host(self, *args: Any, reason: str, **kwargs: Any) -> dict[Any, float]:
+        """The host's own list alone, timed by the host; a single one is not timed at all, as without us."""
+        self._record("failed", reason=reason)
+        own = {_key_of(entry) for entry in self.union[: self.inductor_meta[META_KEY]["host"]]}
+        launchers = [launcher for launcher in self.launchers if _key(launcher.config) in own] or self.launchers[:1]
+        # What was never compared is no winner to remember.
+        self.save_cache_hook = None
+        if len(launchers) == 1:
+            return {launchers[0]: 0.0}
+        self.launchers = launchers
+        return dict(super().benchmark_all_configs(*args, **kwargs))
+
+    def _compile_quietly(self, config: Any) -> Any:
+        """`_precompile_config`, without the host's printing a traceback for a candidate that may fail."""
+        _quiet.on = True
+        try:
+            return self._precompile_config(config)
+        finally:
+            _quiet.on = False
 
     def _record(self, result: str, **facts: Any) -> None:
         try:
@@ -179,6 +221,8 @@ def _kernel_record(
         x, r, warps, stages, proposers = entry
         key = _key_of(entry)
         status, us, mad, rounds = "not_compiled", None, None, 0
+        if outcome is None and result == "tuned":
+            status = autotuner.failures.get(key, "ok" if key == winner_key else "out_of_resource")
         if outcome is not None:
             status = autotuner.failures.get(key, "out_of_resource")
             if (i := position.get(key)) is not None:

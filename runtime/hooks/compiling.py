@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import math
 import os
@@ -16,6 +17,12 @@ COMPILE_THREADS = 8
 
 ALWAYS, ALWAYS_S = 2, 10.0
 """Best-ranked candidates that run even when the budget is spent, and the seconds that they are waited for."""
+
+EXIT_S = 30.0
+"""Longest wait, when the interpreter ends, for a compilation that was left behind: ended in C++, it would abort."""
+
+_ending = threading.Event()
+_running: set[threading.Thread] = set()
 
 
 class Outcome:
@@ -60,9 +67,16 @@ def compile_all(
     for i in sorted(left, key=lambda i: (not required[i], i)):
         todo.put(i)
     changed = threading.Condition()
+    given_up = threading.Event()
 
     def work() -> None:
-        while True:
+        try:
+            work_off()
+        finally:
+            _running.discard(threading.current_thread())
+
+    def work_off() -> None:
+        while not (given_up.is_set() or _ending.is_set()):
             try:
                 i = todo.get_nowait()
             except queue.Empty:
@@ -80,12 +94,34 @@ def compile_all(
             return math.inf
         return max(deadline, began + ALWAYS_S) if left & first else deadline
 
-    for _ in range(min(COMPILE_THREADS, len(configs), os.cpu_count() or 1)):
-        # TorchInductor's settings are context variables: a thread of ours must see this one's.
-        context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(work,), name="tileguard-compile", daemon=True).start()
-    with changed:
-        while left and (patience := wait_until() - time.perf_counter()) > 0:
-            changed.wait(timeout=None if math.isinf(patience) else patience)
-        # A copy: a thread that was left behind may still write.
-        return list(outcomes)
+    if not sum(_started(work) for _ in range(min(COMPILE_THREADS, len(configs), os.cpu_count() or 1))):
+        work_off()  # no thread is to be had
+    try:
+        with changed:
+            while left and (patience := wait_until() - time.perf_counter()) > 0:
+                changed.wait(timeout=None if math.isinf(patience) else patience)
+            # A copy: a thread that was left behind may still write.
+            return list(outcomes)
+    finally:
+        given_up.set()
+
+
+def _started(work: Callable[[], None]) -> bool:
+    # TorchInductor's settings are context variables: a thread of ours must see this one's.
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(work,), name="tileguard-compile", daemon=True)
+    _running.add(thread)
+    try:
+        thread.start()
+    except RuntimeError:
+        _running.discard(thread)
+        return False
+    return True
+
+
+@atexit.register
+def _end() -> None:
+    _ending.set()
+    deadline = time.perf_counter() + EXIT_S
+    for thread in tuple(_running):
+        thread.join(max(deadline - time.perf_counter(), 0.0))

@@ -18,7 +18,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +25,8 @@ from typing import Any
 
 import tileguard
 from tileguard import models
-from tileguard.features.errors import InvalidInput
-from tileguard.features.hardware import known_hardware
+from tileguard.features.errors import InvalidInput, checked_choice
+from tileguard.features.hardware import KNOWN, known_hardware
 from tileguard.features.inductor import reduction_kernel
 from tileguard.features.tiles import TileSpace
 
@@ -43,17 +42,20 @@ from .loader import (
     KernelLoader,
     check_signature,
     spend_from,
+    targets,
     unwrap_process,
     wrap_process,
 )
+from .locks import ForkLock
 from .proposal import NotEligible, check_eligible, insert_payload, payload
+from .report import Log
 
 logger = logging.getLogger("tileguard")
 
 WORKERS_S = 30.0
 """Longest wait for the compile workers to start; they take 5 to 15 s, mostly while the first graph is traced."""
 
-_LOCK = threading.RLock()
+_LOCK = ForkLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,11 @@ class Settings:
         if self.model is not None and not isinstance(self.model, str | Path):
             raise InvalidInput("model", self.model, "'champion', a folder or None")
         if self.hardware is not None:
-            known_hardware(self.hardware)
+            checked_choice("hardware", self.hardware, tuple(KNOWN))
+        if self.log is not None and not isinstance(self.log, str | Path):
+            raise InvalidInput("log", self.log, "a path, or None")
+        if not isinstance(self.policy, GuardPolicy):
+            raise InvalidInput("policy", self.policy, "a GuardPolicy")
         for name in ("kernel_budget_s", "process_budget_s"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value >= 0):
@@ -111,9 +117,9 @@ def install(
             return _declined("TILEGUARD=0 in the environment")
         try:
             hook = _Hook(settings)
+            hook.apply()
         except Exception as error:
             return _declined(f"{type(error).__name__}: {error}")
-        hook.apply()
         global _ACTIVE
         _ACTIVE = hook
     return True
@@ -151,13 +157,16 @@ class _Hook:
     """One installation: its settings, selectors and what it patched. Raises where torch is not as expected."""
 
     def __init__(self, settings: Settings) -> None:
-        from torch._inductor import async_compile, codecache
+        from torch._inductor import async_compile, codecache, config
         from torch._inductor.codegen.triton import TritonKernel
         from torch._inductor.runtime import triton_heuristics
 
         from . import autotuner  # noqa: F401  (fails here rather than in a worker)
 
         check_signature(getattr(triton_heuristics, CACHED_AUTOTUNE))
+        for owner, name, _ in targets():
+            if name == "parse":
+                _check_parameters(vars(owner)[name], ("self",))
         _check_parameters(TritonKernel.codegen_kernel, ("self", "name"))
         _check_parameters(async_compile._load_triton_kernel_from_source, ("kernel_name", "source_code"))
         _check_workers_import_us(async_compile)
@@ -165,7 +174,8 @@ class _Hook:
         self._budget = Budget(settings.kernel_budget_s, settings.process_budget_s)
         self._selectors: dict[str, Selector] = {}
         self._salt: str | None = None
-        self._waited = False
+        self._log = Log(settings.log)
+        self._benchmarks_kernels = bool(config.benchmark_kernel)  # the user's own setting, not a trial's
         self._undo: list[Callable[[], None]] = []
         self._targets = (
             (TritonKernel, "codegen_kernel", self._codegen_kernel),
@@ -178,6 +188,14 @@ class _Hook:
         self._npu: dict[str, Any] = {"choosers": choosers, "hardware": settings.hardware}
 
     def apply(self) -> None:
+        """Patch; where that fails half way, nothing stays patched."""
+        try:
+            self._apply()
+        except BaseException:
+            self.undo()
+            raise
+
+    def _apply(self) -> None:
         for owner, name, wrap in self._targets:
             original = inspect.getattr_static(owner, name)
             setattr(owner, name, wrap(original))
@@ -188,7 +206,7 @@ class _Hook:
         self._undo.append(unwrap_process)
         if npu.install(**self._npu):
             self._undo.append(npu.uninstall)
-        process_log.open_log(self.settings.log)
+        process_log.use(self._log)
 
     def undo(self) -> None:
         while self._undo:
@@ -223,12 +241,14 @@ class _Hook:
         check_eligible(kernel._get_heuristic(), numels, triton_meta, inductor_meta)
         if config.autotune_lookup_table:
             raise NotEligible("lookup_table")
-        if config.benchmark_kernel and os.environ.get("TORCHINDUCTOR_BENCHMARK_KERNEL") != "1":
+        if config.benchmark_kernel and not self._benchmarks_kernels:
             # A trial of a fusion: its kernels are timed once and thrown away.
             raise NotEligible("fusion_trial")
         if device.type not in ("cuda", "hip"):
             raise NotEligible(f"device_{device.type}")
         selector = self._selector(device.index or 0)
+        if selector.hardware.kind != "nvidia":
+            raise NotEligible("hardware")
         try:
             described = reduction_kernel(
                 numels["x"], numels["r0_"], triton_meta["signature"], inductor_meta,
@@ -252,8 +272,9 @@ class _Hook:
 
         Until then Inductor compiles in this process, which has one interpreter lock for all the longer lists.
         """
-        if not self._waited:
-            self._waited = True
+        global _waited
+        if not _waited:
+            _waited = True
             from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 
             with contextlib.suppress(Exception):
@@ -301,6 +322,7 @@ class _Hook:
 
 
 _ACTIVE: _Hook | None = None
+_waited = False
 
 
 def _declined(reason: str) -> bool:

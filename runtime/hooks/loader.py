@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .configs import Limits, Refused, unite
+from .locks import ForkLock
 from .payload import META_KEY, PAYLOAD_VERSION
 
 logger = logging.getLogger("tileguard")
@@ -32,8 +33,8 @@ NPU_HEURISTICS = "npu_triton_heuristics"
 refusals: Counter[str] = Counter()
 """Why lists were left alone in this process, by reason."""
 
-_ORIGINAL = "tileguard_original"
-_LOCK = threading.Lock()
+_LOCK = ForkLock()
+_wrapped: dict[tuple[Any, str], tuple[Any, Any]] = {}  # (owner, name) -> our wrapper, the original
 _LIMIT = threading.local()
 
 
@@ -41,7 +42,7 @@ class Budget:
     """Seconds that this process may still spend on candidates beyond the host's own; None is no limit."""
 
     def __init__(self, kernel_s: float | None, process_s: float | None) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._kernel_s, self._process_s = kernel_s, process_s
         self._spent_s = 0.0
 
@@ -110,24 +111,24 @@ class KernelLoader:
 def wrap_process() -> None:
     """Hook the loading of kernels in this process: lists that carry a payload get extended. Idempotent."""
     with _LOCK:
-        for owner, name, wrap in _targets():
-            original = vars(owner)[name]
-            if not hasattr(original, _ORIGINAL):
-                wrapper = wrap(original)
-                setattr(wrapper, _ORIGINAL, original)
-                setattr(owner, name, wrapper)
+        for owner, name, wrap in targets():
+            if (owner, name) not in _wrapped:
+                original = vars(owner)[name]
+                _wrapped[owner, name] = wrap(original), original
+                setattr(owner, name, _wrapped[owner, name][0])
 
 
 def unwrap_process() -> None:
-    """Put the originals back."""
+    """Put the originals back; where someone wrapped our wrapper, it stays, and extends nothing without a payload."""
     with _LOCK:
-        for owner, name, _ in _targets():
-            original = getattr(vars(owner)[name], _ORIGINAL, None)
-            if original is not None:
+        for (owner, name), (wrapper, original) in tuple(_wrapped.items()):
+            if vars(owner)[name] is wrapper:
                 setattr(owner, name, original)
+                del _wrapped[owner, name]
 
 
-def _targets() -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
+def targets() -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
+    """What is wrapped in a process that loads kernels. Raises ImportError or StopIteration where it is not there."""
     from torch._inductor.runtime import triton_heuristics
     from triton.runtime.jit import JITFunction
 
@@ -138,7 +139,7 @@ def _targets() -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
 def one_at_a_time(original: Callable[..., Any]) -> Callable[..., Any]:
     """A function that one thread runs at once: CPython (3.11, 3.12) keeps count of an AST's depth for the process, not
     for the thread, and raises SystemError where another thread's parsing came in between."""
-    lock = threading.RLock()
+    lock = ForkLock()
 
     @functools.wraps(original)
     def alone(*args: Any, **kwargs: Any) -> Any:
@@ -197,6 +198,8 @@ def _extend(arguments: dict[str, Any]) -> None:
         raise Refused("size_hints")
     if arguments.get("custom_kernel") or "caching_autotuner_cls" in arguments:
         raise Refused("custom")
+    if meta.get("profile_bandwidth"):
+        raise Refused("profile_bandwidth")  # the host then has an autotuner of its own
     persistent = heuristic is hints.HeuristicType.PERSISTENT_REDUCTION
     device = triton_meta["device"]
     minimums = dict(meta.get("tma_min_block_sizes") or {})
@@ -212,6 +215,8 @@ def _extend(arguments: dict[str, Any]) -> None:
         one_row=bool(meta.get("no_x_dim")), minimums=minimums,
     )  # fmt: skip
     scales = not persistent and meta.get("dynamic_scale_rblock", True) and device.type in ("cuda", "hip")
+    if any(c.kwargs.get(name, floor) < floor for c in arguments[CONFIGS] for name, floor in minimums.items()):
+        raise Refused("block_minimums")  # the host will raise these, and file its winner under the raised ones
     united = unite(
         arguments[CONFIGS], data["tiles"],
         lambda kwargs, warps, stages: triton_heuristics.InductorConfig(kwargs, num_warps=warps, num_stages=stages),

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from .locks import ForkLock
 from .report import Log, Report
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _log = Log()
 _select_us: dict[str, float] = {}
 
 
 def current() -> Log:
-    """This process's log; in memory until `open_log` gives it a path."""
+    """This process's log; in memory until `use` gives another."""
     return _log
 
 
-def open_log(path: str | Path | None) -> None:
-    """Begin a new log, appended to `path` where one is given."""
+def use(log: Log) -> None:
+    """Write to `log` from now on."""
     global _log
     with _lock:
-        _log = Log(path)
-        _select_us.clear()
+        _log = log
 
 
 def report() -> Report:

@@ -71,7 +71,7 @@ class TileRecord:
 class KernelRecord:
     """One kernel that the host compiled.
 
-    kernel: its name; source: the first 16 hex digits of the SHA-256 of its source. xnumel, rnumel, dtype: None where
+    kernel: its name; source: 16 characters of the name that its source file has, a hash of the source. xnumel, rnumel, dtype: None where
     the hook did not get as far. reason: why it was left untouched or failed. verdict, verdict_detail: what the guard
     said of the model. winner: index into tiles. host_us: time of the fastest tile of the host's own list, in the same
     rounds as winner_us. over_budget: the budget ended before every tile was tried. time: seconds since 1970.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,15 @@ def spills(autotuner: Any, launcher: Any) -> bool:
     return launcher.n_spills is not None and launcher.n_spills > threshold
 
 
-def stopwatch(autotuner: Any, launchers: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Measure:
+def stopwatch(
+    autotuner: Any, launchers: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any], host: Container[int]
+) -> Measure:
     """Times launches by device events, each with a cold L2 and, where the kernel writes over its inputs, on copies.
 
     The device is kept busy while a round's launches are queued, for as long as queueing has taken so far: an interval
     in which it waits for the host would measure the host. A candidate that spills more than the host tolerates, or
-    asks for an impossible launch, is infinite.
+    asks for an impossible launch, is infinite; so is any that cannot be launched, but for those of the `host`, whose
+    failures are raised.
     """
     device = autotuner.get_device_interface()
     stream = device.get_raw_stream(device.current_device())
@@ -60,8 +63,9 @@ def stopwatch(autotuner: Any, launchers: Sequence[Any], args: Sequence[Any], kwa
             device.synchronize()
             proven.add(i)
         except Exception as error:
-            # The host's own rule (benchmarking.py): an impossible launch is a slow one, anything else is real.
-            if "invalid configuration" not in str(error).lower():
+            # The host's own rule (benchmarking.py): an impossible launch is a slow one, anything else is real. An error
+            # that sticks to the device will fail the next launch too.
+            if i in host and "invalid configuration" not in str(error).lower():
                 raise
             out.add(i)
 
