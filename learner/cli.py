@@ -203,25 +203,50 @@ def _flags(seed: int, rounds: int | None, folds: int) -> list[str]:
 
 @app.command("collect")
 def collect_command(
-    out: Annotated[Path, typer.Option(help="The Parquet corpus to write, or to go on with.")],
-    device: Annotated[str, typer.Option(help="cpu: compiled by LLVM, timed on this machine.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="The corpus to write, or to go on with: Parquet; on a GPU .jsonl.xz too.")],
+    device: Annotated[
+        str, typer.Option(help="cpu: compiled by LLVM, timed on this machine; inductor: what torch.compile generates.")
+    ] = "cpu",
     workloads: Annotated[
-        Path | None, typer.Option(help="JSON list of {op, xnumel, rnumel, dtype}, with inner: false for an outer axis.")
+        Path | None,
+        typer.Option(
+            help="cpu: JSON list of {op, xnumel, rnumel, dtype}, with inner: false for an outer axis; inductor: a Python "
+            "file with workloads(seed)."
+        ),
     ] = None,
-    count: Annotated[int, typer.Option(help="How many generated kernels, without --workloads.")] = 60,
+    count: Annotated[
+        int | None, typer.Option(help="cpu: generated kernels, without --workloads (60); inductor: kernels at most.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the generated kernels.")] = 0,
     budget: Annotated[float | None, typer.Option(help="Seconds; it stops after the kernel in work.")] = None,
+    tiles: Annotated[str, typer.Option(help="inductor: dense, or so many tiles a kernel.")] = "dense",
+    repeat: Annotated[
+        Path | None, typer.Option(help="inductor: a sweep (.jsonl.xz) whose kernels and tiles to measure again.")
+    ] = None,
 ) -> None:
     """Sweep kernels' whole lattices into a corpus. Kill it at any moment and run it again: it goes on where it was."""
+    check_file("out", out)
+    if device == "inductor":
+        from .collect_inductor import Settings, collect_inductor, now_and_then, parse_tiles
+
+        settings = Settings(
+            out, workloads, repeat, parse_tiles(tiles), count=count, budget_s=budget, seed=seed
+        )  # fmt: skip
+        for line in collect_inductor(settings, tell=now_and_then(say)).lines():
+            say(line)
+        return
     from tileguard.runtime.devices.cpu import CpuDevice
 
     from .progress import collect_with_progress
     from .workloads import cpu_workloads, parse_workloads
 
     if device != "cpu":
-        raise InvalidInput("device", device, "cpu")
-    check_file("out", out)
-    chosen = parse_workloads(workloads) if workloads is not None else cpu_workloads(count, seed)
+        raise InvalidInput("device", device, "cpu or inductor")
+    if tiles != "dense" or repeat is not None:
+        raise InvalidInput("device", device, "inductor, for --tiles and --repeat")
+    chosen = (
+        parse_workloads(workloads) if workloads is not None else cpu_workloads(60 if count is None else count, seed)
+    )
     target = CpuDevice()
     try:
         summary = collect_with_progress(chosen, target, out, budget_s=budget, console=console())

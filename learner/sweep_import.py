@@ -14,7 +14,7 @@ from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.hardware import known_hardware
 from tileguard.features.inductor import reduction_kernel
 from tileguard.features.pow2 import pow2_ceil
-from tileguard.runtime.devices.base import NOT_MEASURED, OK, CompileError, OutOfResource
+from tileguard.runtime.devices.base import NOT_MEASURED, OK, CompileError, CompileTimeout, OutOfResource
 
 from .corpus_check import check_fields, check_rows
 from .corpus_schema import CorpusError
@@ -119,7 +119,10 @@ def _result(row: dict[str, Any] | None) -> dict[str, Any]:
     if row is None:
         row, status = {"error": "in the host's list, not in the sweep"}, NOT_MEASURED
     elif row.get("error"):
-        status = OutOfResource.status if "OutOfResource" in str(row["error"]) else CompileError.status
+        status = next(
+            (kind.status for kind in (OutOfResource, CompileTimeout) if kind.__name__ in str(row["error"])),
+            CompileError.status,
+        )
     elif row.get("us") is None:
         status = NOT_MEASURED
     else:

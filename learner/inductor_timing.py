@@ -1,0 +1,281 @@
+"""Compiling one tile of a captured kernel, and timing all that compiled: what runs in the collector's processes.
+
+Times are CUPTI's kernel durations: the L2 is overwritten before every launch, all tiles are launched in every round, in
+a new random order, and a tile's time is the median of its rounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tileguard.features.hardware import HardwareSpec
+from tileguard.features.tiles import ReductionTile
+from tileguard.runtime.hooks.gpu import gpu_hardware
+from tileguard.runtime.optional import require
+
+from .cuda_fork import allow_cuda
+from .inductor_args import build_args
+from .inductor_capture import CapturedKernel
+
+FLUSH_BYTES = 160 << 20
+"""Written before each launch: several times an H200's L2 of 60 MB."""
+
+LOOK_ROUNDS, ROUNDS, FEWEST_ROUNDS = 2, 9, 5
+"""Rounds in which every tile runs; further ones for those not hopeless, and the fewest where a round is long."""
+
+HOPELESS = 4.0
+"""A tile that took so many times the best in the first look is not launched again."""
+
+MOST_ROUNDS_S = 1.0
+"""Of one kernel's further rounds: where they would take longer, they are fewer."""
+
+HEURISTICS_LOG = "torch._inductor.runtime.triton_heuristics"
+
+DEVICE = "cuda"
+"""Where arguments lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a sweep runs on. toolchain: what times must share to compare; facts: the rest that is worth knowing."""
+
+    hardware: HardwareSpec
+    toolchain: str
+    facts: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileJob:
+    kernel: CapturedKernel
+    tile: ReductionTile
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTile:
+    """Milliseconds, and the binary's digest where it is known."""
+
+    ms: float
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimingJob:
+    """digests: of the tiles' binaries, None where not known."""
+
+    kernel: CapturedKernel
+    tiles: tuple[ReductionTile, ...]
+    digests: tuple[str | None, ...]
+
+
+Row = dict[str, Any]
+
+
+class Stopwatch(Protocol):
+    """Launches and times what was compiled."""
+
+    def launch(self, launcher: Any, args: Sequence[Any]) -> None:
+        """One launch, not timed. Raises whatever the driver says."""
+
+    def time(self, launchers: Sequence[Any], args: Sequence[Any], rounds: int) -> list[list[float]]:
+        """Durations in µs, one list a launcher."""
+
+
+def tile_compiler() -> Callable[[CompileJob], CompiledTile]:
+    """What compiles a tile into Triton's cache; for a process of its own, which never opens the GPU."""
+    allow_cuda()
+    logging.getLogger(HEURISTICS_LOG).setLevel(logging.CRITICAL)  # else a traceback a failure
+    loaded: dict[str, Any] = {}
+
+    def compile_tile(job: CompileJob) -> CompiledTile:
+        if job.kernel.key not in loaded:
+            loaded.clear()
+            loaded[job.kernel.key] = load_kernel(job.kernel)
+        began = time.perf_counter()
+        result = loaded[job.kernel.key]._precompile_config(config_of(job.kernel, job.tile))
+        return CompiledTile((time.perf_counter() - began) * 1e3, _digest(result.kernel))
+
+    return compile_tile
+
+
+def tile_timer() -> Callable[[TimingJob | None], Machine | list[Row]]:
+    """What times the tiles of a kernel, or given None says what machine this is; for the one process with the GPU."""
+    torch = require("torch")
+    allow_cuda()
+    logging.getLogger(HEURISTICS_LOG).setLevel(logging.CRITICAL)
+    stopwatch = make_stopwatch()
+
+    def run(job: TimingJob | None) -> Machine | list[Row]:
+        if job is None:
+            return machine()
+        rows = time_tiles(job, stopwatch)
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        return rows
+
+    return run
+
+
+def time_tiles(job: TimingJob, stopwatch: Stopwatch) -> list[Row]:
+    """One row a tile, in order. Raises what the stopwatch raises.
+
+    A row has `us`, `us_min`, `mad`, `reps`, `regs`, `spills`, `shared`, or `error`. Where the binary is that of an
+    earlier tile with another num_stages, it has that one's.
+    """
+    autotuner = load_kernel(job.kernel)
+    args = build_args(job.kernel.args, device=DEVICE)
+    rows: list[Row] = []
+    launchers: dict[int, Any] = {}
+    first: dict[tuple[Any, ...], int] = {}
+    for place, (tile, digest) in enumerate(zip(job.tiles, job.digests, strict=True)):
+        same = first.setdefault((digest or place, tile.xblock, tile.r0_block, tile.num_warps), place)
+        if same != place:
+            rows.append(rows[same])
+            continue
+        try:
+            launcher = autotuner._precompile_config(config_of(job.kernel, tile)).make_launcher()
+            stopwatch.launch(launcher, args)
+        except Exception as error:
+            rows.append({"error": error_text(error)})
+            continue
+        launchers[place] = launcher
+        rows.append({"regs": launcher.n_regs, "spills": launcher.n_spills, "shared": launcher.shared})
+    for place, times in interleaved(launchers, args, stopwatch).items():
+        rows[place].update(summary(times))
+    return rows
+
+
+def interleaved(launchers: dict[int, Any], args: Sequence[Any], stopwatch: Stopwatch) -> dict[int, list[float]]:
+    """µs of every round that counts: of a hopeless tile the first look, of the others the rounds after it."""
+    if not launchers:
+        return {}
+    places = list(launchers)
+    looks = dict(zip(places, stopwatch.time(list(launchers.values()), args, LOOK_ROUNDS), strict=True))
+    best = min(min(times) for times in looks.values())
+    kept = [place for place in places if min(looks[place]) < HOPELESS * best]
+    round_s = sum(min(looks[place]) for place in kept) / 1e6
+    rounds = min(ROUNDS, max(FEWEST_ROUNDS, int(MOST_ROUNDS_S / max(round_s, 1e-9))))
+    return looks | dict(zip(kept, stopwatch.time([launchers[place] for place in kept], args, rounds), strict=True))
+
+
+def summary(times: Sequence[float]) -> Row:
+    """Median, minimum, median absolute deviation and number of rounds, µs."""
+    middle = statistics.median(times)
+    spread = statistics.median(abs(us - middle) for us in times)
+    return {"us": round(middle, 3), "us_min": round(min(times), 3), "mad": round(spread, 3), "reps": len(times)}
+
+
+def error_text(error: BaseException) -> str:
+    """Type and first line; what ran out of a resource says so in the words that an import looks for."""
+    name = type(error).__name__
+    ran_out = "out of resource" in str(error) or name == "OutOfMemoryError"
+    line = next(iter(str(error).splitlines()), "")
+    return f"{'OutOfResources' if ran_out else name}: {line}"[:200]
+
+
+def load_kernel(kernel: CapturedKernel) -> Any:
+    """The host's `CachingAutotuner` of the generated source, in this process; nothing is compiled yet."""
+    from torch._inductor.codecache import PyCodeCache
+
+    return getattr(PyCodeCache.load(kernel.head + kernel.src), kernel.kernel)
+
+
+def config_of(kernel: CapturedKernel, tile: ReductionTile) -> Any:
+    """A config of the host's own class."""
+    from torch._inductor.runtime.triton_heuristics import InductorConfig
+
+    blocks = {"XBLOCK": tile.xblock, "R0_BLOCK": tile.r0_block}
+    kwargs = {name: size for name, size in blocks.items() if name in kernel.arg_names}
+    return InductorConfig(kwargs, num_warps=tile.num_warps, num_stages=tile.num_stages, dynamic_scale_rblock=False)
+
+
+def make_stopwatch() -> Stopwatch:
+    """The one of this process's GPU."""
+    return CuptiStopwatch()
+
+
+class CuptiStopwatch:
+    """Kernel durations by CUPTI. `time` raises RuntimeError where events got lost twice."""
+
+    def __init__(self) -> None:
+        self._torch = require("torch")
+        self._flush = self._torch.empty(FLUSH_BYTES // 4, dtype=self._torch.int32, device=DEVICE)
+        self._shuffle = random.Random(0)
+
+    def launch(self, launcher: Any, args: Sequence[Any]) -> None:
+        launcher(*args, stream=self._torch.cuda.current_stream().cuda_stream)
+
+    def time(self, launchers: Sequence[Any], args: Sequence[Any], rounds: int) -> list[list[float]]:
+        try:
+            return self._time(launchers, args, rounds)
+        except LostEvents:
+            return self._time(launchers, args, rounds)
+
+    def _time(self, launchers: Sequence[Any], args: Sequence[Any], rounds: int) -> list[list[float]]:
+        from torch.profiler import ProfilerActivity, profile
+
+        cuda = self._torch.cuda
+        stream = cuda.current_stream().cuda_stream
+        order: list[int] = []
+        cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            for _ in range(rounds):
+                turn = self._shuffle.sample(range(len(launchers)), len(launchers))
+                for i in turn:
+                    self._flush.zero_()
+                    launchers[i](*args, stream=stream)
+                order += turn
+            cuda.synchronize()
+        events = [one for one in profiler.profiler.kineto_results.events() if str(one.device_type()).endswith("CUDA")]
+        ours = sorted((one for one in events if one.name().startswith("triton_")), key=lambda one: one.start_ns())
+        if len(ours) != len(order):
+            raise LostEvents(f"{len(ours)} kernels seen of {len(order)} launched")
+        found: list[list[float]] = [[] for _ in launchers]
+        for i, event in zip(order, ours, strict=True):
+            found[i].append(event.duration_ns() / 1e3)
+        return found
+
+
+class LostEvents(RuntimeError):
+    """CUPTI saw fewer kernels, or more, than were launched."""
+
+
+def machine() -> Machine:
+    """The GPU and the software of this process."""
+    torch = require("torch")
+    triton = require("triton")
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    facts = {"gpu": str(properties.name), "cuda": str(torch.version.cuda), "driver": _driver()}
+    return Machine(
+        gpu_hardware(properties), f"torch {torch.__version__}, triton {triton.__version__}",
+        {name: fact for name, fact in facts.items() if fact},
+    )  # fmt: skip
+
+
+def _driver() -> str:
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return next(iter(shown.split()), "")
+
+
+def _digest(kernel: Any) -> str | None:
+    """SHA-256 of a compiled kernel's binary: Triton's own object holds it, the host's static one a path to it."""
+    binary = getattr(kernel, "asm", {}).get("cubin") if hasattr(kernel, "asm") else None
+    path = getattr(kernel, "cubin_path", None)
+    try:
+        if binary is None and path:
+            binary = Path(path).read_bytes()
+    except OSError:
+        return None
+    return hashlib.sha256(binary).hexdigest() if isinstance(binary, bytes) else None
