@@ -81,6 +81,7 @@ def main() -> None:
         print(f"so far: {', '.join(modes)}" + (", judge" if judged else ""))
         return
     result = summarise(modes, judged)
+    result["hook"] = hook_overhead(arguments.out / "tileguard.jsonl")
     target = arguments.json or arguments.out / RESULT.name
     target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     show(result)
@@ -224,6 +225,26 @@ def one_graph(name: str, modes: Mapping[str, Any], matched: Sequence[Any]) -> di
     }
 
 
+def hook_overhead(log: Path) -> dict[str, Any]:
+    """What ranking took a kernel, µs, and its share of the kernel's compile time: p50 and p95 over tileguard's log."""
+    if not log.exists():
+        return {}
+    records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    tuned = [one for one in records if one.get("outcome") == "tuned" and one["select_us"] and one["compile_s"]]
+    if len(tuned) < 2:
+        return {}
+
+    def quantiles(values: Sequence[float]) -> dict[str, float]:
+        cuts = statistics.quantiles(values, n=20, method="inclusive")
+        return {"p50": round(statistics.median(values), 5), "p95": round(cuts[18], 5)}
+
+    return {
+        "kernels": len(tuned),
+        "select_us": quantiles([one["select_us"] for one in tuned]),
+        "share_of_compile": quantiles([one["select_us"] / 1e6 / one["compile_s"] for one in tuned]),
+    }
+
+
 def slower(matched: Sequence[Any], mode: str) -> list[dict[str, Any]]:
     """Kernels that a mode left over 5 % slower than the default did, with both times and the default's spread, µs."""
     found = [kernel for kernel in matched if kernel["us"][mode] > WORST_TARGET * kernel["us"][DEFAULT]]
@@ -295,6 +316,7 @@ def show(result: Mapping[str, Any]) -> None:
             f"  compiles {found['compiles']}  unmatched {found['unmatched']} ({found['unmatched_default_us']} µs)"
         )
     print(f"noise {result['noise']}  geomean {result['geomean']}  worst {result['worst_kernel']}")
+    print(f"hook {result.get('hook')}")
     for key in ("slower_than_default", "default_again_slower_than_default"):
         for one in result[key]:
             print(f"{key}: {one['kernel']} {one['default_us']} -> {one['us']} µs (MAD {one['mad_us']})")
