@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 import time
 
 import pytest
+from tests.support import python
 
 from tileguard.runtime.hooks import compiling
 from tileguard.runtime.hooks.compiling import ALWAYS, compile_all
@@ -73,3 +75,50 @@ def test_threads_see_the_callers_context_variables() -> None:
     variable.set("set by the caller")
     found = compile_all(lambda _: variable.get(), [0, 1, 2], [True] * 3, limit_s=None)
     assert [outcome.result for outcome in found] == ["set by the caller"] * 3
+
+
+def test_where_no_thread_is_to_be_had_the_caller_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    found = compile_all(lambda number: (number, threading.current_thread().name), [0, 1], [True, False], limit_s=None)
+    assert [outcome.result for outcome in found] == [(0, "MainThread"), (1, "MainThread")]
+
+
+def test_what_is_left_behind_begins_nothing_more_and_is_waited_for_at_exit() -> None:
+    code = """
+import time
+from tileguard.runtime.hooks.compiling import compile_all
+begun = []
+def build(number):
+    begun.append(number)
+    time.sleep(1.0 if number > 2 else 0.0)
+    print("done", number, flush=True)
+compile_all(build, list(range(40)), [True] + [False] * 39, limit_s=0.3)
+print("left", flush=True)
+"""
+    lines = python(code).splitlines()
+    assert lines.index("left") < len(lines) - 1, "nothing was left behind: the test shows nothing"
+    assert len(lines) < 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_does_not_inherit_a_held_lock() -> None:
+    code = """
+import os, threading, time
+from tileguard.runtime.hooks.locks import ForkLock
+lock, held = ForkLock(), threading.Event()
+def hold():
+    with lock:
+        held.set()
+        time.sleep(3.0)
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    with lock:
+        os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert python(code).strip() == "7"

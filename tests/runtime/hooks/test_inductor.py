@@ -371,6 +371,7 @@ def test_uninstall_restores_every_patched_name_itself() -> None:
         "async_compile._load_triton_kernel_from_source = lambda source: None",
         "del codecache.FxGraphHashDetails",
         "del triton_heuristics.CachingAutotuner",
+        "import sys; sys.modules['triton.runtime.jit'] = None",
     ],
 )
 def test_a_torch_that_is_not_as_expected_is_left_alone_and_said_once(change: str) -> None:
@@ -403,6 +404,9 @@ print(json.dumps([installed, before[0] is after[0], before[1] is after[1], len(s
         ({"hardware": "h201"}, "hardware"),
         ({"model": 3}, "model"),
         ({"kernel_budget_s": -1}, "kernel_budget_s"),
+        ({"log": 3}, "log"),
+        ({"policy": 3}, "policy"),
+        ({"hardware": ["h200"]}, "hardware"),
     ],
 )
 def test_bad_settings_are_named(settings: Report, field: str) -> None:
