@@ -31,7 +31,7 @@ def check_eligible(heuristic: str, numels: Mapping[str, Any], triton_meta: Mappi
         raise NotEligible(heuristic)
     if set(numels) != {"x", "r0_"}:
         raise NotEligible("tiling")
-    if not inductor_meta.get("num_reduction"):
+    if inductor_meta.get("num_reduction", 1) == 0:
         raise NotEligible("scan")  # the axis is there, but nothing is reduced over it
     if inductor_meta.get("profile_bandwidth"):
         raise NotEligible("profile_bandwidth")
