@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from tileguard.learner.corpus import Corpus
 
 os.environ.pop("TILEGUARD", None)  # a user's switch must not decide what the tests see
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_heard() -> None:
+    """The command line hushes the library's logger for its process, which here is every test's."""
+    logging.getLogger("tileguard").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
