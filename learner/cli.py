@@ -227,7 +227,7 @@ def collect_command(
     """Sweep kernels' whole lattices into a corpus. Kill it at any moment and run it again: it goes on where it was."""
     check_file("out", out)
     if device == "inductor":
-        from .collect_inductor import Settings, collect_inductor, now_and_then, parse_tiles
+        from .inductor.collect import Settings, collect_inductor, now_and_then, parse_tiles
 
         settings = Settings(
             out, workloads, repeat, parse_tiles(tiles), count=count, budget_s=budget, seed=seed

@@ -1,4 +1,4 @@
-"""`tileguard.learner.collect_inductor` on the fake GPU, as a program of the same arguments.
+"""`tileguard.learner.inductor.collect` on the fake GPU, as a program of the same arguments.
 
 Workloads are those of `tests.inductor_host`; times are simulated, everything else is the real Inductor and ptxas.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main(arguments: Sequence[str]) -> int:
-    from tileguard.learner import collect_inductor
+    from tileguard.learner.inductor import collect as collect_inductor
 
     collect_inductor.prepare_process()
     del os.environ[
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     ]  # the fake GPU counts as one, but nobody may ask whether CUDA is there
     from tests import fakegpu
 
-    from tileguard.learner import inductor_timing
+    from tileguard.learner.inductor import timing as inductor_timing
 
     fakegpu.install()
     import torch

@@ -23,15 +23,15 @@ from tests.support import ROOT, python
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import known_hardware
 from tileguard.features.tiles import ReductionTile
-from tileguard.learner import inductor_sweep
-from tileguard.learner.collect_inductor import Settings, main, parse_tiles, progress_line
 from tileguard.learner.corpus import read_corpus, write_corpus
-from tileguard.learner.inductor_capture import CapturedKernel, label_of, load_workloads
-from tileguard.learner.inductor_plan import Plan, plan_tiles, stratified
-from tileguard.learner.inductor_sweep import Counts, Progress, Sweeper, TimingFault, ordered
-from tileguard.learner.inductor_timing import CompiledTile, CompileJob, Machine, TimingJob
-from tileguard.learner.job_pool import JobPool, Outcome, next_outcomes
-from tileguard.learner.raw_sweep import RawSweep, read_lines
+from tileguard.learner.inductor import sweep as inductor_sweep
+from tileguard.learner.inductor.capture import CapturedKernel, label_of, load_workloads
+from tileguard.learner.inductor.collect import Settings, main, parse_tiles, progress_line
+from tileguard.learner.inductor.job_pool import JobPool, Outcome, next_outcomes
+from tileguard.learner.inductor.plan import Plan, plan_tiles, stratified
+from tileguard.learner.inductor.raw_sweep import RawSweep, read_lines
+from tileguard.learner.inductor.sweep import Counts, Progress, Sweeper, TimingFault, ordered
+from tileguard.learner.inductor.timing import CompiledTile, CompileJob, Machine, TimingJob
 from tileguard.learner.sweep_import import read_sweep
 from tileguard.runtime.devices.base import OK
 from tileguard.runtime.lattice import lattice
@@ -285,7 +285,7 @@ def test_scratch_folders_go_with_their_process_and_a_killed_ones_with_the_next(
 ) -> None:
     code = f"""
 import pathlib
-from tileguard.learner import scratch
+from tileguard.learner.inductor import scratch
 scratch.MEMORY, scratch.LEAST_BYTES = pathlib.Path({str(tmp_path)!r}), 1
 print(scratch.make_scratch())
 """
@@ -466,8 +466,8 @@ def test_the_collector_needs_nothing_but_torch_and_numpy() -> None:
 import sys
 for name in ("pyarrow", "typer", "rich", "lightgbm", "mlflow", "onnxruntime", "pandas", "sklearn", "scipy"):
     sys.modules[name] = None
-import tileguard.learner.collect_inductor, tileguard.learner.inductor_sweep, tileguard.learner.inductor_plan
-import tileguard.learner.inductor_capture, tileguard.learner.inductor_timing, tileguard.learner.raw_sweep
+import tileguard.learner.inductor.collect, tileguard.learner.inductor.sweep, tileguard.learner.inductor.plan
+import tileguard.learner.inductor.capture, tileguard.learner.inductor.timing, tileguard.learner.inductor.raw_sweep
 print("torch" in sys.modules)
 """
     assert python(code).strip() == "False"
@@ -475,7 +475,7 @@ print("torch" in sys.modules)
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch and triton")
 def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
-    code = f"from tileguard.learner.collect_inductor import main; print(main(['--out', {str(tmp_path / 'o.jsonl')!r}]))"
+    code = f"from tileguard.learner.inductor.collect import main; print(main(['--out', {str(tmp_path / 'o.jsonl')!r}]))"
     assert python(code).strip() == "2"
 
 

@@ -14,10 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tileguard.features.pow2 import is_pow2
-from tileguard.learner import inductor_workloads
-from tileguard.learner.inductor_draws import CHANNELS_LAST, LINES, MIN_REDUCED_LOG2, PLANES, Case, Draw, Input
-from tileguard.learner.inductor_fusion import fused, turned
-from tileguard.learner.inductor_workloads import (
+from tileguard.learner.inductor import workloads as inductor_workloads
+from tileguard.learner.inductor.families.draws import CHANNELS_LAST, LINES, MIN_REDUCED_LOG2, PLANES, Case, Draw, Input
+from tileguard.learner.inductor.families.fusion import fused, turned
+from tileguard.learner.inductor.workloads import (
     FAMILIES,
     MAX_INPUT_BYTES,
     Program,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .inductor_draws import LINES, PLANES, Case, Draw, Family
+from .draws import LINES, PLANES, Case, Draw, Family
 
 EPS = 1e-5
 ATTENTION = "xxxr"

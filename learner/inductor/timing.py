@@ -22,9 +22,9 @@ from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.hooks.gpu import gpu_hardware
 from tileguard.runtime.optional import require
 
+from .args import build_args
+from .capture import CapturedKernel
 from .cuda_fork import allow_cuda
-from .inductor_args import build_args
-from .inductor_capture import CapturedKernel
 
 FLUSH_BYTES = 160 << 20
 """Written before each launch: several times an H200's L2 of 60 MB."""

@@ -16,11 +16,11 @@ from typing import Self, cast
 
 from tileguard.features.errors import InvalidInput, TileguardError
 
-from .inductor_capture import Capture, CapturedKernel, Workload, capturer
-from .inductor_plan import Plan, in_turn
-from .inductor_timing import CompileJob, Machine, Row, TimingJob, tile_compiler, tile_timer
+from .capture import Capture, CapturedKernel, Workload, capturer
 from .job_pool import TIMEOUT, JobPool, Outcome, next_outcomes
+from .plan import Plan, in_turn
 from .raw_sweep import RawSweep, Record, append_line, check_same, cut_torn_line, read_lines
+from .timing import CompileJob, Machine, Row, TimingJob, tile_compiler, tile_timer
 
 TICK_S = 0.2
 CAPTURE_LIMIT_S, TIMING_LIMIT_S = 180.0, 120.0

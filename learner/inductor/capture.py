@@ -28,8 +28,8 @@ from tileguard.features.kernels import ReductionKernel
 from tileguard.runtime.hooks.proposal import NotEligible, check_eligible
 from tileguard.runtime.optional import require
 
+from .args import describe_args
 from .cuda_fork import allow_cuda
-from .inductor_args import describe_args
 
 HEURISTICS = {"REDUCTION": "reduction", "PERSISTENT_REDUCTION": "persistent_reduction"}
 """Name of TorchInductor's heuristic -> name of the decorator in its generated source."""
@@ -139,7 +139,7 @@ def load_workloads(path: Path | None, *, seed: int, most: int) -> list[Workload]
 
 def _module(path: Path | None) -> ModuleType:
     if path is None:
-        return importlib.import_module("tileguard.learner.inductor_workloads")
+        return importlib.import_module("tileguard.learner.inductor.workloads")
     if not path.is_file():
         raise InvalidInput("workloads", str(path), "an existing Python file")
     spec = importlib.util.spec_from_file_location("tileguard_workloads", path)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .inductor_draws import Case, Draw, Family
+from .draws import Case, Draw, Family
 
 EPS = 1e-6
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from . import (
-    inductor_attention,
-    inductor_gradients,
-    inductor_losses,
-    inductor_norms,
-    inductor_pooling,
-    inductor_statistics,
+from .families import (
+    attention,
+    gradients,
+    losses,
+    norms,
+    pooling,
+    statistics,
 )
-from .inductor_draws import MAX_ELEMENTS_LOG2, Case, Draw, Family
-from .inductor_fusion import fused, turned
+from .families.draws import MAX_ELEMENTS_LOG2, Case, Draw, Family
+from .families.fusion import fused, turned
 
 DEVICE = "cuda"
 """Where `Workload.run` builds its inputs."""
@@ -35,8 +35,8 @@ TURNED_SHARE = 0.1
 LOOPED_SHARE = 0.25
 
 FAMILIES: tuple[Family, ...] = (
-    *inductor_norms.FAMILIES, *inductor_attention.FAMILIES, *inductor_losses.FAMILIES, *inductor_pooling.FAMILIES,
-    *inductor_statistics.FAMILIES, *inductor_gradients.FAMILIES,
+    *norms.FAMILIES, *attention.FAMILIES, *losses.FAMILIES, *pooling.FAMILIES,
+    *statistics.FAMILIES, *gradients.FAMILIES,
 )  # fmt: skip
 
 

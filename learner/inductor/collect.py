@@ -1,6 +1,6 @@
 """`tileguard collect --device inductor`: dense measurements of the reductions that TorchInductor generates on a GPU.
 
-On a machine with torch and numpy alone: `PYTHONPATH=src python3 -m tileguard.learner.collect_inductor --out FILE`.
+On a machine with torch and numpy alone: `PYTHONPATH=src python3 -m tileguard.learner.inductor.collect --out FILE`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .raw_sweep import RawSweep, beside, check_same, read_lines
 from .scratch import make_scratch
 
 if TYPE_CHECKING:
-    from .inductor_capture import CapturedKernel
-    from .inductor_plan import Plan
-    from .inductor_sweep import Counts, Progress
+    from .capture import CapturedKernel
+    from .plan import Plan
+    from .sweep import Counts, Progress
 
 logger = logging.getLogger("tileguard")
 
@@ -162,9 +162,9 @@ def _collect(
     from tileguard.runtime.guard import GuardPolicy
     from tileguard.runtime.selector import Selector
 
-    from .inductor_capture import load_workloads
-    from .inductor_plan import MODEL_SHARE, plan_tiles
-    from .inductor_sweep import Captures, Counts, Sweeper, capture_workloads, ordered
+    from .capture import load_workloads
+    from .plan import MODEL_SHARE, plan_tiles
+    from .sweep import Captures, Counts, Sweeper, capture_workloads, ordered
 
     known, counts, captures, left, complete = len(sweep.records), Counts(), None, 0, True
     wanted = settings.count or sys.maxsize
@@ -214,8 +214,8 @@ def _collect(
 
 def _repeated(path: Path) -> dict[str, tuple[CapturedKernel, Plan]]:
     """Kernels of a sweep and their tiles that worked, by key. Raises InvalidInput for a sweep without arguments."""
-    from .inductor_capture import CapturedKernel
-    from .inductor_plan import Plan, PlannedTile
+    from .capture import CapturedKernel
+    from .plan import Plan, PlannedTile
 
     if not path.is_file():
         raise InvalidInput("repeat", str(path), "an existing .jsonl or .jsonl.xz file")
@@ -240,8 +240,8 @@ def _write_parquet(settings: Settings, hardware: str) -> Path | None:
     if settings.out.suffix != ".parquet" or not settings.raw.exists():
         return None
     try:
-        from .corpus import write_corpus
-        from .sweep_import import read_sweep
+        from ..corpus import write_corpus
+        from ..sweep_import import read_sweep
 
         rows = read_sweep(settings.raw, hardware=hardware)
     except (ImportError, InvalidInput) as error:
@@ -311,7 +311,7 @@ def parse_tiles(text: str) -> int | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command, for machines without the command line's libraries; its exit status."""
-    parser = argparse.ArgumentParser(prog="python3 -m tileguard.learner.collect_inductor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m tileguard.learner.inductor.collect", description=__doc__)
     parser.add_argument("workloads", nargs="?", type=Path, help="Python file with workloads(seed); else what ships")
     parser.add_argument("--out", type=Path, required=True, help=".jsonl.xz, .jsonl or .parquet, to write or go on with")
     parser.add_argument("--budget", type=float, help="seconds of wall time, all told")

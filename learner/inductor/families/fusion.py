@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn import functional
 
-from .inductor_draws import Case, Draw, Input
+from .draws import Case, Draw, Input
 
 Step: TypeAlias = tuple[tuple[Input, ...], Callable[..., Any]]
 """Further inputs, and a function of the tensor so far and of these that keeps its shape."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .inductor_draws import LINES, Case, Draw, Family
+from .draws import LINES, Case, Draw, Family
 
 EPS = 1e-5
 LAST = ("xr", "xxr", "xxxr")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .inductor_draws import LINES, PLANES, Case, Draw, Family, Input
+from .draws import LINES, PLANES, Case, Draw, Family, Input
 
 EPS = 1e-6
 

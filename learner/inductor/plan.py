@@ -15,7 +15,7 @@ from tileguard.runtime.hooks.configs import MAX_INDEX, Limits
 from tileguard.runtime.lattice import TRITON_MAX_R0, TRITON_MAX_X, is_legal, lattice
 from tileguard.runtime.selector import HOST, Selector
 
-from .inductor_capture import HOST_LISTS, CapturedKernel
+from .capture import HOST_LISTS, CapturedKernel
 
 LATTICE, SAMPLE = "lattice", "sample"
 """Rules beside the proposers of a Selector: the whole lattice, or a stratified sample of it."""
