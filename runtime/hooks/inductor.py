@@ -47,6 +47,7 @@ from .loader import (
     wrap_process,
 )
 from .locks import ForkLock
+from .patches import Patches
 from .proposal import NotEligible, check_eligible, insert_payload, payload
 from .report import Log
 
@@ -64,8 +65,8 @@ class Settings:
 
     model: "champion" (the shipped one of the detected hardware), a folder, or None for the formula alone. top_k: tiles
     that the model adds, or "calibrated". hardware: a known name in place of the detected one. log: a path that gets a
-    JSON line a kernel. kernel_budget_s, process_budget_s: seconds of compiling and racing beyond which, for one kernel and for
-    the process, only the host's list and the best-ranked tiles run; None is no limit.
+    JSON line a kernel. kernel_budget_s, process_budget_s: seconds of compiling and racing beyond which, for one kernel
+    and for the process, only the host's list and the best-ranked tiles run; None is no limit.
     Raises InvalidInput naming the field.
     """
 
@@ -137,6 +138,7 @@ def uninstall() -> None:
 @contextlib.contextmanager
 def enabled(**settings: Any) -> Iterator[bool]:
     """`install(**settings)` for a while; what was installed before is back afterwards."""
+    global _ACTIVE
     before = _ACTIVE
     try:
         yield install(**settings)
@@ -145,7 +147,7 @@ def enabled(**settings: Any) -> Iterator[bool]:
         if before is not None:
             with _LOCK:
                 before.apply()
-                globals()["_ACTIVE"] = before
+                _ACTIVE = before
 
 
 def is_installed() -> bool:
@@ -176,6 +178,8 @@ class _Hook:
         self._salt: str | None = None
         self._log = Log(settings.log)
         self._benchmarks_kernels = bool(config.benchmark_kernel)  # the user's own setting, not a trial's
+        self._applied = False
+        self._patches = Patches()
         self._undo: list[Callable[[], None]] = []
         self._targets = (
             (TritonKernel, "codegen_kernel", self._codegen_kernel),
@@ -196,10 +200,9 @@ class _Hook:
             raise
 
     def _apply(self) -> None:
-        for owner, name, wrap in self._targets:
-            original = inspect.getattr_static(owner, name)
-            setattr(owner, name, wrap(original))
-            self._undo.append(lambda owner=owner, name=name, original=original: setattr(owner, name, original))  # type: ignore[misc]
+        self._applied = True
+        for target in self._targets:
+            self._patches.put(*target)
         spend_from(self._budget)
         self._undo.append(lambda: spend_from(None))
         wrap_process()
@@ -209,6 +212,9 @@ class _Hook:
         process_log.use(self._log)
 
     def undo(self) -> None:
+        """Put everything back. A wrapper of ours that someone else has wrapped meanwhile does nothing from now on."""
+        self._applied = False
+        self._patches.undo()
         while self._undo:
             self._undo.pop()()
 
@@ -228,7 +234,7 @@ class _Hook:
 
     def _annotated(self, kernel: Any, source: str) -> str:
         """The kernel's source with its ranked tiles; unchanged where it is no reduction, or the hook is switched off."""
-        if not kernel.inside_reduction or os.environ.get("TILEGUARD") == "0":
+        if not self._applied or not kernel.inside_reduction or os.environ.get("TILEGUARD") == "0":
             return source
         from torch._inductor import config
         from torch._inductor.virtualized import V
@@ -298,6 +304,8 @@ class _Hook:
     def _hash_details(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(details: Any, *args: Any, **kwargs: Any) -> None:
             original(details, *args, **kwargs)
+            if not self._applied:
+                return
             try:
                 details.tileguard = self.salt()
             except Exception as error:

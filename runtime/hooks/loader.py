@@ -15,6 +15,7 @@ from typing import Any
 
 from .configs import Limits, Refused, unite
 from .locks import ForkLock
+from .patches import Patches
 from .payload import META_KEY, PAYLOAD_VERSION
 
 logger = logging.getLogger("tileguard")
@@ -33,8 +34,7 @@ NPU_HEURISTICS = "npu_triton_heuristics"
 refusals: Counter[str] = Counter()
 """Why lists were left alone in this process, by reason."""
 
-_LOCK = ForkLock()
-_wrapped: dict[tuple[Any, str], tuple[Any, Any]] = {}  # (owner, name) -> our wrapper, the original
+_PATCHES = Patches()
 _LIMIT = threading.local()
 
 
@@ -110,21 +110,13 @@ class KernelLoader:
 
 def wrap_process() -> None:
     """Hook the loading of kernels in this process: lists that carry a payload get extended. Idempotent."""
-    with _LOCK:
-        for owner, name, wrap in targets():
-            if (owner, name) not in _wrapped:
-                original = vars(owner)[name]
-                _wrapped[owner, name] = wrap(original), original
-                setattr(owner, name, _wrapped[owner, name][0])
+    for target in targets():
+        _PATCHES.put(*target)
 
 
 def unwrap_process() -> None:
-    """Put the originals back; where someone wrapped our wrapper, it stays, and extends nothing without a payload."""
-    with _LOCK:
-        for (owner, name), (wrapper, original) in tuple(_wrapped.items()):
-            if vars(owner)[name] is wrapper:
-                setattr(owner, name, original)
-                del _wrapped[owner, name]
+    """Put the originals back. A wrapper that someone else has wrapped meanwhile extends nothing without a payload."""
+    _PATCHES.undo()
 
 
 def targets() -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
