@@ -1,7 +1,6 @@
 """Twenty-four small graphs full of reductions, for benchmarks/inductor_h200.py: made here, with no model library.
 
-A graph is a function, with the shapes of its arguments as data. Matrix products and convolutions stay with the
-vendor's libraries. Sizes are a common model's, or odd ones: from half a million elements to nearly 2^26.
+A graph is a function, with its arguments' shapes as data: common or odd, half a million elements to nearly 2^26.
 """
 
 from __future__ import annotations

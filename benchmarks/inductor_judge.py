@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import os
-import random
 import statistics
 import time
 import traceback
@@ -23,9 +22,7 @@ import torch
 
 from benchmarks.inductor_graphs import Graph, gradients_for, materialise, step
 from benchmarks.inductor_modes import describe, describe_config, machine, watching, write
-
-FLUSH_BYTES = 160 << 20
-"""Written before each launch: several times an H200's L2 of 60 MB."""
+from tileguard.learner.inductor.cupti import CuptiStopwatch
 
 ROUNDS, SLOW_ROUNDS, WARM_ROUNDS = 51, 25, 4
 SLOW_US = 500.0
@@ -63,11 +60,11 @@ def judge(graphs: Sequence[Graph], modes: Mapping[str, Mapping[str, Any]], path:
     captured = time.perf_counter()
     compile_ahead(contests)
     compiled = time.perf_counter()
-    flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device=device)
+    stopwatch = CuptiStopwatch(device)
     for contest in contests:
         found = {**contest.facts, "graph": contest.graph, "launches": contest.launches}
         try:
-            found |= time_contest(contest, flush)
+            found |= time_contest(contest, stopwatch)
         except Exception:
             found["error"] = traceback.format_exc()[-1000:]
         result["kernels"].append(found)
@@ -150,7 +147,7 @@ def _compile_job(index: int) -> None:
         print("compiling ahead:", type(error).__name__, str(error)[:200], flush=True)
 
 
-def time_contest(contest: Contest, flush: torch.Tensor) -> dict[str, Any]:
+def time_contest(contest: Contest, stopwatch: CuptiStopwatch) -> dict[str, Any]:
     """Median, median absolute deviation and count of each config's times, µs; aa: the default's two medians' ratio."""
     launchers, errors = {}, {}
     for text, config in contest.configs.items():
@@ -163,7 +160,8 @@ def time_contest(contest: Contest, flush: torch.Tensor) -> dict[str, Any]:
     runners = [launchers[name] for name in names]
     args, _ = contest.autotuner.clone_args(*contest.args)  # what the kernel changes in place is not the graph's own
     slow = max(wall_us(runner, args) for runner in runners) > SLOW_US
-    times = time_rounds(runners, args, flush, rounds=SLOW_ROUNDS if slow else ROUNDS)
+    rounds = WARM_ROUNDS + (SLOW_ROUNDS if slow else ROUNDS)
+    times = [one[WARM_ROUNDS:] for one in stopwatch.time(runners, args, rounds)]
     medians = [statistics.median(one) for one in times]
     return {
         "us": {name: rounded(one) for name, one in zip(names[:-1], times, strict=False)},
@@ -188,33 +186,3 @@ def wall_us(runner: Any, args: Sequence[Any]) -> float:
     runner(*args, stream=stream)
     torch.cuda.synchronize()
     return 1e6 * (time.perf_counter() - began)
-
-
-def time_rounds(runners: Sequence[Any], args: Sequence[Any], flush: torch.Tensor, *, rounds: int) -> list[list[float]]:
-    """Kernel durations, µs, of each runner; the order within a round is shuffled, and the first rounds do not count.
-
-    Raises RuntimeError where CUPTI lost events.
-    """
-    from torch.profiler import ProfilerActivity, profile
-
-    stream = torch.cuda.current_stream().cuda_stream
-    shuffle = random.Random(0)
-    order: list[int] = []
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for _ in range(WARM_ROUNDS + rounds):
-            turn = list(range(len(runners)))
-            shuffle.shuffle(turn)
-            for i in turn:
-                flush.zero_()
-                runners[i](*args, stream=stream)
-            order += turn
-        torch.cuda.synchronize()
-    events = [one for one in profiler.profiler.kineto_results.events() if str(one.device_type()).endswith("CUDA")]
-    ours = sorted((one for one in events if one.name().startswith("triton_")), key=lambda one: one.start_ns())
-    if len(ours) != len(order):
-        raise RuntimeError(f"{len(ours)} kernels seen of {len(order)} launched")
-    found: list[list[float]] = [[] for _ in runners]
-    for i, event in zip(order, ours, strict=True):
-        found[i].append(event.duration_ns() / 1e3)
-    return [times[WARM_ROUNDS:] for times in found]

@@ -362,7 +362,7 @@ def workloads(seed):
         yield SimpleNamespace(family=family, name=f"{family}:{text}", run=partial(_run_workload, text, None))
     yield SimpleNamespace(family="bad", name="bad", run=fail)
 """
-HOST = [sys.executable, "-m", "tests.learner.inductor_collector"]
+HOST = [sys.executable, "-m", "tests.learner.inductor.collector"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 OPTIONS = ("--tiles", "1", "--processes", "2")
 
