@@ -54,7 +54,7 @@ from .report import Log
 logger = logging.getLogger("tileguard")
 
 WORKERS_S = 30.0
-"""Longest wait for the compile workers to start; they take 5 to 15 s, mostly while the first graph is traced."""
+"""Longest wait for the compile workers to start; they do so while the first graph is traced."""
 
 _LOCK = ForkLock()
 

@@ -35,8 +35,7 @@ class RacePolicy:
     host's own candidates stay in to the end. hopeless, hopeless_us: a candidate so many times slower than the best in
     its very first launch, and over so many µs, is not launched again. noise: standard errors of the difference of two
     medians within which they are equal; so are, of candidates that the host did not ask for, those within
-    resolution_us, what device events can tell apart (on an H200 smaller differences were as often wrong as right).
-    budget_s: wall time after which no stage begins.
+    resolution_us, what device events can tell apart. budget_s: wall time after which no stage begins.
     """
 
     stages: tuple[Stage, ...] = (Stage(math.inf, 3), Stage(1.3, 10), Stage(1.1, 12), Stage(1.04, 20))
