@@ -64,7 +64,8 @@ def is_legal(tile: ReductionTile, kernel: ReductionKernel, hardware: HardwareSpe
 def _fits_registers(size: int, num_warps: int, kernel: ReductionKernel, hardware: HardwareSpec) -> bool:
     """Whether a block's registers hold its tile once, and where it loops its accumulator besides.
 
-    What does not fit spills: the compiler takes long over it, and the host throws it away. A persistent kernel of one row a program has no smaller tile.
+    What does not fit spills: the compiler takes long over it, and the host throws it away. A persistent kernel of one
+    row a program has no smaller tile.
     """
     threads = num_warps * hardware.warp_size
     registers = min(threads * MAX_REGISTERS_PER_THREAD, hardware.registers_per_core)
