@@ -24,6 +24,7 @@ from .loader import spend
 from .payload import META_KEY
 from .race import RaceResult, race
 from .stopwatch import spills, stopwatch
+from .telling import warn_once
 
 if TYPE_CHECKING:
     from .records import KernelRecord
@@ -151,7 +152,7 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
             if outcome.winner is None:
                 raise RuntimeError("no candidate could be launched")
         except Exception as error:
-            logger.warning("tileguard leaves timing to the host: %s: %s", type(error).__name__, error)
+            warn_once("tileguard leaves timing to the host", error)
             return self._as_the_host(*args, reason=f"race: {type(error).__name__}", **kwargs)
         self.reset_to_zero_args(*args, **kwargs)
         timings = {launcher: us / 1e3 for launcher, us in zip(launchers, outcome.medians_us, strict=True)}

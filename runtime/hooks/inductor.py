@@ -50,6 +50,7 @@ from .locks import ForkLock
 from .patches import Patches
 from .proposal import NotEligible, check_eligible, insert_payload, payload
 from .report import Log
+from .telling import warn_once
 
 logger = logging.getLogger("tileguard")
 
@@ -227,7 +228,7 @@ class _Hook:
                 process_log.current().count_untouched(str(refusal))
             except Exception as error:
                 process_log.current().count_untouched("error")
-                logger.warning("tileguard leaves a kernel as it is: %s: %s", type(error).__name__, error)
+                warn_once("tileguard leaves a kernel as it is", error)
             return source
 
         return codegen_kernel
@@ -311,7 +312,7 @@ class _Hook:
             except Exception as error:
                 # Without the salt a graph of another model could be served: better none than that one.
                 details.tileguard = os.urandom(16).hex()
-                logger.warning("tileguard cannot tell its model: %s: %s", type(error).__name__, error)
+                warn_once("tileguard cannot tell its model", error)
 
         return init
 

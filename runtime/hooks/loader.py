@@ -9,7 +9,6 @@ import functools
 import inspect
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from .configs import Limits, Refused, unite
 from .locks import ForkLock
 from .patches import Patches
 from .payload import META_KEY, PAYLOAD_VERSION
+from .telling import warn_once
 
 logger = logging.getLogger("tileguard")
 
@@ -30,9 +30,6 @@ EXPECTED_ARGUMENTS = (
 
 NPU_HEURISTICS = "npu_triton_heuristics"
 """The module that torch_npu's generated kernels call."""
-
-refusals: Counter[str] = Counter()
-"""Why lists were left alone in this process, by reason."""
 
 _PATCHES = Patches()
 _LIMIT = threading.local()
@@ -101,7 +98,7 @@ class KernelLoader:
 
                 npu.enable_worker(source_code, **self._npu)
         except Exception as error:
-            logger.warning("tileguard leaves this process alone: %s: %s", type(error).__name__, error)
+            warn_once("tileguard leaves this process alone", error)
         try:
             return getattr(PyCodeCache.load(source_code), kernel_name)
         finally:
@@ -158,11 +155,10 @@ def extending(original: Callable[..., Any]) -> Callable[..., Any]:
             bound = signature.bind(*args, **kwargs)
             _extend(bound.arguments)
         except Refused as refusal:
-            refusals[str(refusal)] += 1
+            # The parent counts what it knows beforehand; this is the host's own list not being what it should.
+            logger.debug("tileguard leaves a list as it is: %s", refusal)
         except Exception as error:
-            if not refusals["error"]:
-                logger.warning("tileguard leaves a list as it is: %s: %s", type(error).__name__, error)
-            refusals["error"] += 1
+            warn_once("tileguard leaves a list as it is", error)
         else:
             return original(*bound.args, **bound.kwargs)
         return original(*args, **kwargs)
