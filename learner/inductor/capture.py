@@ -25,7 +25,8 @@ from typing import Any, Protocol
 from tileguard.features.errors import InvalidInput
 from tileguard.features.inductor import reduction_kernel
 from tileguard.features.kernels import ReductionKernel
-from tileguard.runtime.hooks.proposal import NotEligible, check_eligible
+from tileguard.runtime.hooks.configs import Refused
+from tileguard.runtime.hooks.proposal import check_eligible
 from tileguard.runtime.optional import require
 
 from .args import describe_args
@@ -200,7 +201,7 @@ def capturing(label: str) -> Iterator[tuple[dict[str, CapturedKernel], Counter[s
             try:
                 kernel = describe_kernel(autotuner, args, label=label)
                 kernels.setdefault(kernel.key, kernel)
-            except NotEligible as reason:
+            except Refused as reason:
                 skipped[str(reason)] += 1
             except Exception as error:
                 skipped[f"{type(error).__name__}: {error}"[:200]] += 1
@@ -229,21 +230,21 @@ def capturing(label: str) -> Iterator[tuple[dict[str, CapturedKernel], Counter[s
 
 
 def describe_kernel(autotuner: Any, args: Sequence[Any], *, label: str) -> CapturedKernel:
-    """A kernel as plain data, before its first launch. Raises NotEligible for one that the hook would leave alone,
+    """A kernel as plain data, before its first launch. Raises Refused for one that the hook would leave alone,
     InvalidInput for one that features cannot describe."""
     meta, names = autotuner.inductor_meta, tuple(autotuner.fn.arg_names)
     heuristic = autotuner.heuristic_type.name
     check_eligible(HEURISTICS[heuristic], autotuner.size_hints or {"combo": 0}, autotuner.triton_meta, meta)
     known = {"XBLOCK", "R0_BLOCK"}
     if not {name for name in names if name.isupper()} <= known:
-        raise NotEligible("config_kind")
+        raise Refused("config_kind")
     if len(args) > len(names) or any(name in known for name in names[: len(args)]):
-        raise NotEligible("arguments")
+        raise Refused("arguments")
     src = autotuner.fn.src
     text = Path(autotuner.filename).read_text(encoding="utf-8")
     head, _, tail = text.partition(src)
     if tail.strip() or not head:
-        raise NotEligible("source")
+        raise Refused("source")
     numels = _numels(src, dict(zip(names, args, strict=False)), autotuner.triton_meta)
     signature = {name: str(kind) for name, kind in autotuner.triton_meta["signature"].items()}
     plain = {k: v for k, v in meta.items() if isinstance(v, int | float | str | bool) or v is None}
@@ -298,6 +299,6 @@ def _numels(src: str, args: dict[str, Any], triton_meta: dict[str, Any]) -> dict
         constant = re.search(rf"^\s*{name} = (\d+)\s*$", src, re.MULTILINE)
         value = int(constant[1]) if constant else args.get(name, triton_meta.get("constants", {}).get(name, 1))
         if not isinstance(value, int):
-            raise NotEligible("numels")
+            raise Refused("numels")
         found[name] = value
     return found

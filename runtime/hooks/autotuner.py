@@ -19,7 +19,7 @@ import torch
 from torch._inductor.runtime import benchmarking, triton_heuristics
 
 from .compiling import compile_all
-from .configs import HOST
+from .configs import HOST, Key, key_of
 from .loader import spend
 from .payload import META_KEY
 from .race import RaceResult, race
@@ -36,9 +36,6 @@ _alone_on_the_gpu = getattr(benchmarking, "maybe_gpu_benchmark_lock", contextlib
 
 _quiet = threading.local()
 logging.getLogger(triton_heuristics.__name__).addFilter(lambda record: not getattr(_quiet, "on", False))
-
-Key = tuple[int, int | None, int, int]
-"""XBLOCK, R0_BLOCK (None where fixed), num_warps, num_stages."""
 
 _HOST_ERRORS = tuple(
     error
@@ -74,13 +71,13 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
         began = time.perf_counter()
         configs = list(self.configs)
         meta = self.inductor_meta[META_KEY]
-        by_host = {_key_of(entry) for entry in self.union if HOST in entry[4]}
-        required = [_key(config) in by_host for config in configs]
+        by_host = {_entry_key(entry) for entry in self.union if HOST in entry[4]}
+        required = [key_of(config) in by_host for config in configs]
         outcomes = compile_all(self._compile_quietly, configs, required, limit_s=meta.get("limit_s"))
-        own = {_key_of(entry) for entry in self.union[: meta["host"]]}
+        own = {_entry_key(entry) for entry in self.union[: meta["host"]]}
         results, last_error = [], None
         for config, outcome in zip(configs, outcomes, strict=True):
-            key = _key(config)
+            key = key_of(config)
             if key in own and outcome.error is not None and not isinstance(outcome.error, _HOST_ERRORS):
                 # What the host would have compiled must not fail for having been compiled beside something else; if it
                 # fails alone too, it fails as it would without us.
@@ -106,10 +103,10 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
         # to compile are put back for the comparison, else every process would tune again. Such a stand-in has another
         # candidate's code: a winner that is one (another process had more time) is compiled.
         compiled = self.compile_results
-        by_key = {_key(result.config): result for result in compiled}
+        by_key = {key_of(result.config): result for result in compiled}
         whole = []
         for entry in self.union:
-            result = by_key.get(_key_of(entry))
+            result = by_key.get(_entry_key(entry))
             if result is None:
                 result = copy.copy(compiled[0])
                 result.config = _config(entry)
@@ -144,8 +141,8 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
         began = time.perf_counter()
         launchers = list(self.launchers)
         try:
-            keys = [_key(launcher.config) for launcher in launchers]
-            hosts = [_key_of(entry) for entry in self.union if HOST in entry[4]]
+            keys = [key_of(launcher.config) for launcher in launchers]
+            hosts = [_entry_key(entry) for entry in self.union if HOST in entry[4]]
             host = [keys.index(key) for key in hosts if key in keys]
             with _alone_on_the_gpu():
                 outcome = race(len(launchers), stopwatch(self, launchers, args, kwargs, host), host=host)
@@ -170,8 +167,8 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
     def _as_the_host(self, *args: Any, reason: str, **kwargs: Any) -> dict[Any, float]:
         """The host's own list alone, timed by the host; a single one is not timed at all, as without us."""
         self._record("failed", reason=reason)
-        own = {_key_of(entry) for entry in self.union[: self.inductor_meta[META_KEY]["host"]]}
-        launchers = [launcher for launcher in self.launchers if _key(launcher.config) in own] or self.launchers[:1]
+        own = {_entry_key(entry) for entry in self.union[: self.inductor_meta[META_KEY]["host"]]}
+        launchers = [launcher for launcher in self.launchers if key_of(launcher.config) in own] or self.launchers[:1]
         # What was never compared is no winner to remember.
         self.save_cache_hook = None
         if len(launchers) == 1:
@@ -215,12 +212,12 @@ def _kernel_record(
     meta = autotuner.inductor_meta[META_KEY]
     xnumel, rnumel, dtype, persistent = meta["kernel"]
     position = {key: i for i, key in enumerate(keys)}
-    winner_key = None if winner is None else _key(winner)
+    winner_key = None if winner is None else key_of(winner)
     tiles, best, winner_us = [], None, None
     default_us: float | None = None
     for number, entry in enumerate(autotuner.union):
         x, r, warps, stages, proposers = entry
-        key = _key_of(entry)
+        key = _entry_key(entry)
         status, us, mad, rounds = "not_compiled", None, None, 0
         if outcome is None and result == "tuned":
             status = autotuner.failures.get(key, "ok" if key == winner_key else "out_of_resource")
@@ -264,11 +261,7 @@ def _config(entry: Sequence[Any]) -> Any:
     return triton_heuristics.InductorConfig(kwargs, num_warps=warps, num_stages=stages)
 
 
-def _key(config: Any) -> Key:
-    return config.kwargs.get("XBLOCK", 1), config.kwargs.get("R0_BLOCK"), config.num_warps, config.num_stages
-
-
-def _key_of(entry: Sequence[Any]) -> Key:
+def _entry_key(entry: Sequence[Any]) -> Key:
     x, r, warps, stages, _ = entry
     return x, r, warps, stages
 

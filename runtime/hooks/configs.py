@@ -18,21 +18,25 @@ HOST = "host"
 """Who proposed a tile: the host, by its list or by what it would itself add to it after compiling."""
 
 
+Key = tuple[int, int | None, int, int]
+"""XBLOCK, R0_BLOCK (None where fixed), num_warps, num_stages: what tells configs apart."""
+
+
 class Refused(Exception):
     """A kernel whose list must stay as the host made it; carries the reason in one word."""
 
 
+def key_of(config: Any) -> Key:
+    """The key of a Triton config of a reduction."""
+    return config.kwargs.get("XBLOCK", 1), config.kwargs.get("R0_BLOCK"), config.num_warps, config.num_stages
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A config to try, who proposed it, and its tile (XBLOCK, R0_BLOCK or None where fixed, num_warps, num_stages)."""
+    """A config to try, and who proposed it."""
 
     config: Any
     proposers: tuple[str, ...]
-
-    @property
-    def tile(self) -> tuple[int, int | None, int, int]:
-        kwargs = self.config.kwargs
-        return kwargs.get("XBLOCK", 1), kwargs.get("R0_BLOCK"), self.config.num_warps, self.config.num_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +88,17 @@ def unite(
     """The host's configs as they stand and first, then those of `tiles` that are legal and new, in their order.
 
     tiles: (XBLOCK, R0_BLOCK, num_warps, num_stages, "proposer+proposer"). make: kwargs, num_warps, num_stages -> config.
-    scales: whether the host would halve R0_BLOCK of a config that takes many
-    registers, and compile it again, in the parent and one by one: here the halved variants of its list are
-    candidates from the start. Raises Refused for a host list of another kind than (XBLOCK, R0_BLOCK).
+    scales: whether the host would halve R0_BLOCK of a config that takes many registers, and compile it again, in the
+    parent and one by one: here the halved variants of its list are candidates from the start. Raises Refused for a host list of another kind than (XBLOCK, R0_BLOCK).
     """
     known = {"XBLOCK"} if persistent else {"XBLOCK", "R0_BLOCK"}
     for config in host:
         if not set(config.kwargs) <= known:
             raise Refused("config_kind")
-    wanted: dict[tuple[int, int | None, int, int], list[str]] = {}
+    wanted: dict[Key, list[str]] = {}
     for config in host:
-        wanted.setdefault(Candidate(config, ()).tile, []).append(HOST)
-    extra: list[tuple[int, int | None, int, int]] = []
+        wanted.setdefault(key_of(config), []).append(HOST)
+    extra: list[Key] = []
 
     def want(x: int, r: int, warps: int, stages: int, proposers: list[str]) -> None:
         key = (x, None if persistent else r, warps, stages)
@@ -105,12 +108,12 @@ def unite(
             wanted.setdefault(key, []).extend(proposers)
 
     for config in host:
-        x, r0, warps, stages = Candidate(config, ()).tile
+        x, r0, warps, stages = key_of(config)
         if scales and r0 is not None and r0 > 64:
             want(x, r0 // 2, warps, stages, [HOST])
     for x, r, warps, stages, proposers in tiles:
         want(x, r, warps, stages, proposers.split("+"))
-    united = [Candidate(c, tuple(dict.fromkeys(wanted[Candidate(c, ()).tile]))) for c in host]
+    united = [Candidate(c, tuple(dict.fromkeys(wanted[key_of(c)]))) for c in host]
     for x, r0, warps, stages in extra:
         kwargs = {"XBLOCK": x} if r0 is None else {"XBLOCK": x, "R0_BLOCK": r0}
         united.append(Candidate(make(kwargs, warps, stages), tuple(dict.fromkeys(wanted[x, r0, warps, stages]))))

@@ -35,6 +35,7 @@ from ..guard import GuardPolicy
 from ..lattice import lattice
 from ..selector import DEFAULT_TOP_K, Selector
 from . import npu, process_log
+from .configs import Refused
 from .gpu import gpu_hardware
 from .loader import (
     CACHED_AUTOTUNE,
@@ -48,7 +49,7 @@ from .loader import (
 )
 from .locks import ForkLock
 from .patches import Patches
-from .proposal import NotEligible, check_eligible, insert_payload, payload
+from .proposal import check_eligible, insert_payload, payload
 from .report import Log
 from .telling import warn_once
 
@@ -224,7 +225,7 @@ class _Hook:
             source = original(kernel, name)
             try:
                 return self._annotated(kernel, source)
-            except NotEligible as refusal:
+            except Refused as refusal:
                 process_log.current().count_untouched(str(refusal))
             except Exception as error:
                 process_log.current().count_untouched("error")
@@ -247,15 +248,15 @@ class _Hook:
             return source  # its kernels are ranked where they are loaded (npu.py)
         check_eligible(kernel._get_heuristic(), numels, triton_meta, inductor_meta)
         if config.autotune_lookup_table:
-            raise NotEligible("lookup_table")
+            raise Refused("lookup_table")
         if config.benchmark_kernel and not self._benchmarks_kernels:
             # A trial of a fusion: its kernels are timed once and thrown away.
-            raise NotEligible("fusion_trial")
+            raise Refused("fusion_trial")
         if device.type not in ("cuda", "hip"):
-            raise NotEligible(f"device_{device.type}")
+            raise Refused(f"device_{device.type}")
         selector = self._selector(device.index or 0)
         if selector.hardware.kind != "nvidia":
-            raise NotEligible("hardware")
+            raise Refused("hardware")
         try:
             described = reduction_kernel(
                 numels["x"], numels["r0_"], triton_meta["signature"], inductor_meta,
@@ -263,7 +264,7 @@ class _Hook:
                 persistent=bool(kernel.persistent_reduction),
             )  # fmt: skip
         except InvalidInput as error:
-            raise NotEligible(f"unsupported_{error.field}") from None
+            raise Refused(f"unsupported_{error.field}") from None
         one_row = bool(inductor_meta.get("no_x_dim"))
         space = None
         if one_row:

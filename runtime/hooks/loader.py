@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .configs import Limits, Refused, unite
+from .configs import Limits, Refused, key_of, unite
 from .locks import ForkLock
 from .patches import Patches
 from .payload import META_KEY, PAYLOAD_VERSION
@@ -215,7 +215,7 @@ def _extend(arguments: dict[str, Any]) -> None:
         | {
             "host": len(arguments[CONFIGS]),
             "limit_s": getattr(_LIMIT, "seconds", None),
-            "set": [(*c.tile, c.proposers) for c in united],
+            "set": [(*key_of(c.config), c.proposers) for c in united],
         }
     }
     if scales:

@@ -29,7 +29,7 @@ from tileguard.features.tiles import ReductionTile
 
 from ..selector import DEFAULT_TOP_K, CandidateSet, Selector
 from .configs import Refused
-from .proposal import NotEligible, check_eligible
+from .proposal import check_eligible
 
 logger = logging.getLogger("tileguard")
 
@@ -159,7 +159,7 @@ def npu_hardware(device_name: object) -> str | None:
 def npu_kernel(module: Any, arguments: Mapping[str, Any]) -> ReductionKernel:
     """The kernel that a call of `cached_autotune` is about; numels are exact there, as its code generator's are.
 
-    Raises NotEligible or Refused for one whose list must stay as it is, InvalidInput for one it cannot describe.
+    Raises Refused for one whose list must stay as it is, InvalidInput for one it cannot describe.
     """
     heuristic = arguments["heuristic_type"].name.lower()
     size_hints, triton_meta = arguments["size_hints"], arguments["triton_meta"]
@@ -307,7 +307,7 @@ def _extending(hook: _Hook) -> Callable[..., Any]:
         try:
             bound = signature.bind(*args, **kwargs)
             hook.extend(bound.arguments)
-        except (NotEligible, Refused) as refusal:
+        except Refused as refusal:
             counts.kernels[str(refusal)] += 1
         except Exception as error:
             counts.kernels[ERROR] += 1

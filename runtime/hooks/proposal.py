@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..selector import CandidateSet
+from .configs import Refused
 from .payload import META_KEY, PAYLOAD_VERSION
 
 _ANCHOR = "inductor_meta={"
@@ -20,29 +21,25 @@ DETERMINISM_KEYS = (
 """Modes in which Inductor has filtered its list for the sake of equal results: a longer list would undo that."""
 
 
-class NotEligible(Exception):
-    """A reduction whose list must stay as the host made it; carries the reason in one word."""
-
-
 def check_eligible(heuristic: str, numels: Mapping[str, Any], triton_meta: Mapping[str, Any],
                    inductor_meta: Mapping[str, Any]) -> None:  # fmt: skip
-    """Raise NotEligible for a kernel whose list must never be extended, with the reason that is counted."""
+    """Raise Refused for a kernel whose list must never be extended, with the reason that is counted."""
     if heuristic not in ("reduction", "persistent_reduction"):
-        raise NotEligible(heuristic)
+        raise Refused(heuristic)
     if set(numels) != {"x", "r0_"}:
-        raise NotEligible("tiling")
+        raise Refused("tiling")
     if inductor_meta.get("num_reduction", 1) == 0:
-        raise NotEligible("scan")  # the axis is there, but nothing is reduced over it
+        raise Refused("scan")  # the axis is there, but nothing is reduced over it
     if inductor_meta.get("profile_bandwidth"):
-        raise NotEligible("profile_bandwidth")
+        raise Refused("profile_bandwidth")
     if triton_meta.get("native_matmul"):
-        raise NotEligible("native_matmul")
+        raise Refused("native_matmul")
     if "RSPLIT_SIZE" in inductor_meta:
-        raise NotEligible("mix_order")
+        raise Refused("mix_order")
     if "strict_sum_rblock" in inductor_meta:
-        raise NotEligible("strict_sum")
+        raise Refused("strict_sum")
     if any(inductor_meta.get(key) for key in DETERMINISM_KEYS):
-        raise NotEligible("deterministic")
+        raise Refused("deterministic")
 
 
 def payload(chosen: CandidateSet, *, one_row: bool) -> dict[str, Any]:
@@ -65,7 +62,7 @@ def payload(chosen: CandidateSet, *, one_row: bool) -> dict[str, Any]:
 
 
 def insert_payload(source: str, data: dict[str, Any]) -> str:
-    """The kernel's source text with the payload in its metadata. Raises NotEligible where that is not found once."""
+    """The kernel's source text with the payload in its metadata. Raises Refused where that is not found once."""
     if source.count(_ANCHOR) != 1:
-        raise NotEligible("source")
+        raise Refused("source")
     return source.replace(_ANCHOR, f"{_ANCHOR}{META_KEY!r}: {data!r}, ")

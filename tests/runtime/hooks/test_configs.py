@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tileguard.runtime.hooks.configs import MAX_INDEX, Candidate, Limits, Refused, unite
+from tileguard.runtime.hooks.configs import MAX_INDEX, Candidate, Limits, Refused, key_of, unite
 
 H200 = Limits(
     xnumel=1000, rnumel=5000, max_x=4096, max_r0=65536, max_threads=1024, warp_size=32, hip=False, index64=False,
@@ -55,10 +55,10 @@ def test_the_hosts_list_comes_first_as_it_is_and_all_that_is_added_is_legal_and_
     found = united(host, tiles, limits, persistent=persistent, scales=scales)
     assert [c.config for c in found[:3]] == host
     added = found[3:]
-    assert len({c.tile for c in added}) == len(added)
-    assert not {c.tile for c in added} & {c.tile for c in found[:3]}
+    assert len({key_of(c.config) for c in added}) == len(added)
+    assert not {key_of(c.config) for c in added} & {key_of(c.config) for c in found[:3]}
     for candidate in added:
-        x, r0, warps, _ = candidate.tile
+        x, r0, warps, _ = key_of(candidate.config)
         assert candidate.proposers
         assert 4096 % x == 0 and warps * 32 <= 1024 and warps & (warps - 1) == 0
         assert not one_row or x == 1
@@ -70,7 +70,7 @@ def test_the_hosts_list_comes_first_as_it_is_and_all_that_is_added_is_legal_and_
         for x, r0, w, s, _ in tiles
         if limits.allows(x, r0, w, persistent=persistent)
     }
-    assert legal <= {c.tile for c in found}, "a legal tile was lost"
+    assert legal <= {key_of(c.config) for c in found}, "a legal tile was lost"
 
 
 def test_the_order_is_the_lists_own_and_proposers_add_up() -> None:
@@ -81,14 +81,14 @@ def test_the_order_is_the_lists_own_and_proposers_add_up() -> None:
         (4, 256, 4, 1, "formula"),
     ]
     found = united([config(1, 2048, 16)], tiles)
-    assert [(c.tile[:2], c.proposers) for c in found] == [
+    assert [(key_of(c.config)[:2], c.proposers) for c in found] == [
         ((1, 2048), ("host", "formula")), ((4, 256), ("model", "formula")), ((2, 256), ("formula", "model")),
     ]  # fmt: skip
 
 
 def test_the_halved_variants_that_the_host_would_add_are_the_hosts() -> None:
     found = united([config(1, 2048, 16), config(8, 64, 4)], [(1, 1024, 16, 1, "model")], scales=True)
-    assert [(c.tile, c.proposers) for c in found[2:]] == [((1, 1024, 16, 1), ("host", "model"))]
+    assert [(key_of(c.config), c.proposers) for c in found[2:]] == [((1, 1024, 16, 1), ("host", "model"))]
     assert len(united([config(1, 2048, 16)], [], scales=True, persistent=False)) == 2
 
 
