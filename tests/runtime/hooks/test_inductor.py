@@ -152,11 +152,11 @@ def test_every_way_of_starting_workers_gets_the_union(
 def test_past_the_budget_the_hosts_list_and_the_best_ranked_run(run_host: RunHost, tmp_path: Path) -> None:
     report = run_host(tmp_path, "short_softmax:64x100", *on())
     (record,) = records(report).values()
-    ran = [t for t in record["tiles"] if t["status"] == "ok"]
     assert record["over_budget"]
-    assert [t["proposers"][0] for t in ran[-2:]] == ["model", "model"] or "model" in ran[-1]["proposers"]
-    assert len([t for t in ran if "host" not in t["proposers"]]) == 2
-    assert {t["status"] for t in record["tiles"]} == {"ok", "over_budget"}
+    ranked = [t["status"] for t in record["tiles"] if "host" not in t["proposers"]]
+    assert ranked == ["ok", "ok", *["over_budget"] * (len(ranked) - 2)]
+    assert len(ranked) > 2
+    assert {t["status"] for t in record["tiles"] if "host" in t["proposers"]} == {"ok"}
 
 
 _BREAK_MODEL = """
@@ -320,7 +320,7 @@ def test_the_switch_works_before_and_after_install(run_host: RunHost, tmp_path: 
     after = run_host(tmp_path / "b", "sum0:40x200", *on(), "--before", "import os; os.environ['TILEGUARD'] = '0'")
     for report in (before, after):
         assert {kernel["autotuner"] for kernel in report["kernels"]} == {"CachingAutotuner"}
-        assert report["tileguard"]["records"] == () or report["tileguard"]["records"] == []
+        assert not report["tileguard"]["records"]
 
 
 _IDENTITY = """
