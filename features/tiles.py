@@ -105,8 +105,11 @@ class TileSpace(Sequence[ReductionTile]):
     __slots__ = ("_before", "_columns", "position", "tiles")
 
     def __init__(self, tiles: Iterable[ReductionTile]) -> None:
-        self.tiles: tuple[ReductionTile, ...] = tuple(dict.fromkeys(tiles))
+        self.tiles: tuple[ReductionTile, ...] = tuple(tiles)
         self.position: dict[ReductionTile, int] = {tile: i for i, tile in enumerate(self.tiles)}
+        if len(self.position) < len(self.tiles):
+            self.tiles = tuple(dict.fromkeys(self.tiles))
+            self.position = {tile: i for i, tile in enumerate(self.tiles)}
         self._before: TileSpace | None = None
         self._columns: npt.NDArray[np.int64] | None = None
 

@@ -98,18 +98,21 @@ def _triton_lattice(x_ceil: int, r_ceil: int, persistent: bool, max_warps: int, 
     """Tiles of 64 to 16,384 elements (32,768 where persistent) with 4 to 32 elements a thread (2 to 64)."""
     xs = [1 << e for e in range(x_ceil.bit_length())]
     rs = [r_ceil] if persistent else [1 << e for e in range(2, r_ceil.bit_length())] or [r_ceil]
-    tiles: set[ReductionTile] = set()
-    for x in xs:
-        for r in rs:
-            size = x * r
-            if persistent:
-                if size > 32768 and x > 1:
-                    continue
-            elif not (64 <= size <= 16384 or (x == 1 and size < 64)) or (x >= 256 and r > 16):
-                continue
-            tiles.update(ReductionTile(x, r, w) for w in _warp_counts(size, persistent, max_warps, warp_size))
+    tiles = [tile for x in xs for r in rs for tile in _triton_tiles(x, r, persistent, max_warps, warp_size)]
     # A kernel of one short row has no tile by those rules.
-    return TileSpace(sorted(tiles, key=SORT_KEY) or [ReductionTile(1, r_ceil, max_warps if r_ceil > 4096 else 1)])
+    return TileSpace(tiles or [ReductionTile(1, r_ceil, max_warps if r_ceil > 4096 else 1)])
+
+
+@lru_cache(maxsize=1024)
+def _triton_tiles(x: int, r: int, persistent: bool, max_warps: int, warp_size: int) -> tuple[ReductionTile, ...]:
+    """The lattice's tiles of one block, by warps. Lattices share them: a compiler waits while the next one is made."""
+    size = x * r
+    if persistent:
+        if size > 32768 and x > 1:
+            return ()
+    elif not (64 <= size <= 16384 or (x == 1 and size < 64)) or (x >= 256 and r > 16):
+        return ()
+    return tuple(ReductionTile(x, r, w) for w in sorted(_warp_counts(size, persistent, max_warps, warp_size)))
 
 
 @lru_cache(maxsize=1024)
