@@ -113,17 +113,18 @@ class Capture:
     seconds: float
 
 
-def load_workloads(path: Path | None, *, seed: int, most: int) -> list[Workload]:
+def load_workloads(path: Path | None, *, seed: int, most: int, min_log2: float = 0.0) -> list[Workload]:
     """The first workloads of a Python file (left out: the registry that ships, which never ends), in order.
 
-    The file defines `workloads(seed)`, an iterable of objects with `family`, `name` and `run`. Raises InvalidInput where
+    min_log2: what the registry is asked for. The file defines `workloads(seed)`, an iterable of objects with `family`, `name` and `run`. Raises InvalidInput where
     it does not, where a family holds a colon, or for two workloads of one name.
     """
     module = _module(path)
     make = getattr(module, "workloads", None)
     if not callable(make):
         raise InvalidInput("workloads", str(path), "a Python file that defines workloads(seed)")
-    found: list[Workload] = list(itertools.islice(make(seed), most))
+    stream = make(seed, min_log2=min_log2) if path is None else make(seed)
+    found: list[Workload] = list(itertools.islice(stream, most))
     seen: set[tuple[str, str]] = set()
     for one in found:
         if not (isinstance(getattr(one, "family", None), str) and isinstance(getattr(one, "name", None), str)):

@@ -43,6 +43,8 @@ ENVIRONMENT = {
 CAPTURE_SHARE = 0.25
 """Of the time that is left, for capturing before sweeping begins."""
 
+MOST_MIN_LOG2 = 24.0
+
 DENSE = "dense"
 TOLD_EVERY_S = 5.0
 
@@ -62,7 +64,7 @@ class Settings:
     host's own; on CUDA the binaries of TorchInductor's reductions do not differ by it (docs/collect.md). count: kernels
     at most, those of earlier runs included; programs: workloads at most. model: whose top tiles a plan holds,
     "champion", a folder, or None. budget_s: wall seconds, all told. processes: that capture, then compile.
-    Raises InvalidInput naming the field.
+    min_log2: of the elements that the registry's workloads reduce, at least. Raises InvalidInput naming the field.
     """
 
     out: Path
@@ -77,6 +79,7 @@ class Settings:
     seed: int = 0
     processes: int = field(default_factory=lambda: spare_cpus())
     compile_limit_s: float = 10.0
+    min_log2: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("tiles", "count", "programs", "processes"):
@@ -87,6 +90,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InvalidInput(name, value, "a positive number of seconds")
+        if not 0 <= self.min_log2 <= MOST_MIN_LOG2:
+            raise InvalidInput("min_log2", self.min_log2, f"0 to {MOST_MIN_LOG2:g}")
         if not self.stages or min(self.stages) < 1:
             raise InvalidInput("stages", self.stages, "numbers of stages from 1 on")
         if self.workloads is not None and self.repeat is not None:
@@ -170,7 +175,7 @@ def _collect(
     wanted = settings.count or sys.maxsize
     common: dict[str, object]
     again = _repeated(settings.repeat) if settings.repeat is not None else {}
-    workloads = [] if again else load_workloads(settings.workloads, seed=settings.seed, most=settings.programs)
+    workloads = [] if again else load_workloads(settings.workloads, seed=settings.seed, most=settings.programs, min_log2=settings.min_log2)
     with Sweeper(compilers=settings.processes, compile_limit_s=settings.compile_limit_s, tell=tell) as sweeper:
         machine = sweeper.machine()
         same = {"hardware": machine.hardware.name, "toolchain": machine.toolchain}
@@ -319,6 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--stages", type=int, nargs="+", default=[1], help="num_stages to try")
     parser.add_argument("--count", type=int, help="kernels at most, those of earlier runs included")
     parser.add_argument("--programs", type=int, default=PROGRAMS, help="workloads at most")
+    parser.add_argument("--min-log2", type=float, default=0.0, help="log2 of the elements that ours reduce, at least")
     parser.add_argument("--repeat", type=Path, help="a sweep whose kernels and tiles to measure again")
     parser.add_argument("--model", default="champion", help="champion, a folder, or none")
     parser.add_argument("--seed", type=int, default=0)
@@ -330,7 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = Settings(
             given.out, given.workloads, given.repeat, parse_tiles(given.tiles), tuple(given.stages), given.count,
             given.programs, None if given.model == "none" else given.model, given.budget, given.seed,
-            given.processes if given.processes is not None else spare_cpus(), given.compile_limit,
+            given.processes if given.processes is not None else spare_cpus(), given.compile_limit, given.min_log2,
         )  # fmt: skip
         summary = collect_inductor(settings, tell=now_and_then(say))
     except TileguardError as error:

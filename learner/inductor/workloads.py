@@ -60,25 +60,28 @@ class Program:
     looped: bool
 
 
-def workloads(seed: int, *, max_log2: float = MAX_ELEMENTS_LOG2) -> Iterator[Workload]:
+def workloads(seed: int, *, max_log2: float = MAX_ELEMENTS_LOG2, min_log2: float = 0.0) -> Iterator[Workload]:
     """Workloads without end, one of every family and then the next of every family; the same for the same seed.
 
-    max_log2: log2 of the most elements of a tensor.
+    max_log2: log2 of the most elements of a tensor. min_log2: of the fewest of what is reduced, where the family allows
+    as many.
     """
     for turn in count():
         for family in FAMILIES:
-            program = draw_program(family, seed, turn, max_log2=max_log2)
+            program = draw_program(family, seed, turn, max_log2=max_log2, min_log2=min_log2)
             yield Workload(family.__name__, _name(family, turn, program), partial(_run, program))
 
 
-def draw_program(family: Family, seed: int, turn: int, *, max_log2: float = MAX_ELEMENTS_LOG2) -> Program:
+def draw_program(
+    family: Family, seed: int, turn: int, *, max_log2: float = MAX_ELEMENTS_LOG2, min_log2: float = 0.0
+) -> Program:
     """A family's program of one turn. Drawn again until no input has over 2^max_log2 elements, nor all too many bytes.
 
     No other family's draws bear on it.
     """
     random = Random(f"{seed}:{family.__name__}:{turn}")
     while True:
-        draw = Draw(random, max_log2)
+        draw = Draw(random, max_log2, min_log2)
         case = family(draw)
         if case.inputs[0].fill == "normal" and not case.bare:
             case = turned(case, draw) if draw.coin(TURNED_SHARE) else case

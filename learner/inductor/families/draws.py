@@ -105,11 +105,15 @@ class Case:
 
 
 class Draw:
-    """Draws one case. dtype: that of the case's real inputs; backward: whether these want gradients."""
+    """Draws one case. dtype: that of the case's real inputs; backward: whether these want gradients.
 
-    def __init__(self, random: Random, max_log2: float = MAX_ELEMENTS_LOG2) -> None:
+    min_log2, max_log2: of the elements of what is reduced, where the family allows as many.
+    """
+
+    def __init__(self, random: Random, max_log2: float = MAX_ELEMENTS_LOG2, min_log2: float = 0.0) -> None:
         self._random = random
         self._max_log2 = max_log2
+        self._min_log2 = min_log2
         self.dtype = self._any_dtype(0.03)
         self.backward = self.coin()
 
@@ -205,7 +209,7 @@ class Draw:
             outer = (max(outer[0], BUSY_LOG2), outer[1])
         least = min(outer[0] + reduced[0], most)
         floor, ceiling = {"small": (least, 12.0), "busy": (BUSY_ELEMENTS_LOG2, most), "any": (12.0, most)}[kind]
-        floor = min(max(least, floor), most)
+        floor = min(max(least, floor, self._min_log2), most)
         elements = self._random.uniform(floor, max(floor, min(ceiling, most)))
         low, high = max(reduced[0], elements - outer[1]), min(reduced[1], elements - outer[0])
         log_r = self._random.uniform(min(low, high, elements), min(high, elements))
