@@ -46,21 +46,22 @@ def corpus_root(context: typer.Context) -> None:
 
 @corpus_app.command("import")
 def corpus_import(
-    source: Annotated[Path, typer.Argument(help="A raw sweep, .jsonl or .jsonl.xz.")],
+    sources: Annotated[list[Path], typer.Argument(help="Raw sweeps, .jsonl or .jsonl.xz; the fuller one of a kernel counts.")],
     out: Annotated[Path, typer.Argument(help="The Parquet corpus to write.")],
     hardware: Annotated[str, typer.Option(help="The hardware that the sweep was measured on.")],
 ) -> None:
-    """Convert a raw sweep into a validated Parquet corpus."""
+    """Convert raw sweeps into one validated Parquet corpus."""
     from .corpus import read_corpus, write_corpus
     from .sweep_import import read_sweep
 
     if out.suffix != ".parquet":
         raise InvalidInput("out", str(out), "a file ending in .parquet")
     known_hardware(hardware)
-    if not source.is_file():
-        raise InvalidInput("source", str(source), "an existing .jsonl or .jsonl.xz file")
+    for source in sources:
+        if not source.is_file():
+            raise InvalidInput("source", str(source), "an existing .jsonl or .jsonl.xz file")
     check_file("out", out)
-    write_corpus(read_sweep(source, hardware=hardware), out)
+    write_corpus(read_sweep(*sources, hardware=hardware), out)
     corpus = read_corpus(out)
     say(f"{out}: {len(corpus.sweeps)} kernels, {corpus.n_rows} tiles, digest {corpus.digest[:12]}…")
 
