@@ -1,17 +1,71 @@
 """The reduction RFC's constants, its regimes of rnumel, and the tile (pX, pR) that it predicts for a kernel.
 
 Source: reduction RFC §3.1 (regimes, P*), §3.3 (split, anchor). The candidate list around the anchor is
-runtime/formula.py; the anchor is here since it is also a feature.
+runtime/formula.py; the anchor is here since it is also a feature, with the RFC's constants on every hardware. A hardware
+that a formula was fitted to (docs/formula.md) has rules besides.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import InvalidInput
 from .kernels import ReductionKernel
 from .pow2 import pow2_floor, pow2_round
+
+ANCHORS = ("split", "fill", "short", "wide")
+"""Where a rule's offsets start from. split: P* shared out by the aspect ratio, the RFC's (pX, pR). fill: R0 covers the
+axis, X = P*/R0. short: a small R0, X = P*/R0. wide: a small R0, X covers the output axis (the RFC's pathological one).
+"""
+
+
+class Offset(NamedTuple):
+    """A tile next to an anchor, all in doublings: X and warps relative to what anchor and warp rule say, and so R0 for
+    split; for short and wide r is log2 R0 itself, and fill has none (0)."""
+
+    anchor: str
+    x: int
+    r: int
+    warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorRule:
+    """How one class of kernels is tiled: anchors, warps, and the offsets worth compiling.
+
+    log2 P* = product_intercept + product_narrow·[elements of at most two bytes] + product_slope·log2(xnumel·rnumel);
+    log2(X/R0) = split_intercept + split_slope·log2(xnumel/rnumel), for a looped kernel (a persistent one has R0 fixed,
+    and X = P*/R0); log2 num_warps = warp_intercept + warp_slope·log2(X·R0), where the RFC has -7 and 1.
+    offsets: in the order in which they were found worth it. Raises InvalidInput for an offset from an unknown anchor.
+    """
+
+    inner: bool
+    persistent: bool
+    product_intercept: float
+    product_narrow: float
+    product_slope: float
+    split_intercept: float
+    split_slope: float
+    warp_intercept: float
+    warp_slope: float
+    offsets: tuple[Offset, ...]
+
+    def __post_init__(self) -> None:
+        for field in COEFFICIENTS:
+            if not math.isfinite(getattr(self, field)):
+                raise InvalidInput(field, getattr(self, field), "a finite number")
+        for offset in self.offsets:
+            if offset.anchor not in ANCHORS:
+                raise InvalidInput("anchor", offset.anchor, "one of " + ", ".join(ANCHORS))
+
+
+COEFFICIENTS = (
+    "product_intercept", "product_narrow", "product_slope", "split_intercept", "split_slope", "warp_intercept",
+    "warp_slope",
+)  # fmt: skip
+"""The numbers of an AnchorRule that least squares fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +75,8 @@ class FormulaParams:
     rn_small, rn_hole: the regime thresholds, each in the middle of a dead zone of rnumel. p_narrow, p_wide: the
     tile product P* for elements of at most two bytes and for wider ones. split_intercept, split_slope: the OLS of
     log2(X/R0) on log2(xnumel/rnumel), R² = 0.62. onchip_bytes, onchip_overhead: the UB bound on R0.
+    rules: at most one a class of kernels (inner, persistent); where a kernel's class has one, it stands in place of the
+    RFC's listing. The RFC has none.
     """
 
     rn_small: int = 64
@@ -35,10 +91,21 @@ class FormulaParams:
     fill_max_x: int = 128
     onchip_bytes: int = 192 * 1024
     onchip_overhead: float = 2.0
+    rules: tuple[AnchorRule, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.rn_small < self.rn_hole:
             raise InvalidInput("rn_small", self.rn_small, f"1 to rn_hole - 1 ({self.rn_hole - 1})")
+        classes = [(rule.inner, rule.persistent) for rule in self.rules]
+        if len(set(classes)) < len(classes):
+            raise InvalidInput("rules", classes, "at most one rule a class of kernels")
+
+    def rule_of(self, kernel: ReductionKernel) -> AnchorRule | None:
+        """The rule of the kernel's class, if there is one."""
+        for rule in self.rules:
+            if rule.inner == kernel.inner and rule.persistent == kernel.persistent:
+                return rule
+        return None
 
 
 ASCEND_910B3 = FormulaParams()

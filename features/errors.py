@@ -5,6 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
+MAX_NUMEL = 1 << 62
+"""Largest element count taken: past it, products with a block size no longer fit 64-bit integers."""
+
+MAX_COUNT = 1 << 20
+"""Largest number of buffers, reductions or bytes taken: far above any kernel, far below trouble."""
+
 
 class TileguardError(Exception):
     """Base of every error that tileguard raises on purpose."""

@@ -14,7 +14,13 @@ KINDS = ("nvidia", "ascend", "cpu")
 
 @dataclass(frozen=True, slots=True)
 class MatmulUnit:
-    """A matrix core's terms (BMM note §2.1): FLOP/s and bytes/s per core, buffers, granularity."""
+    """A matrix core's terms (BMM note §1.3, §2.1, §2.3): FLOP/s and bytes/s per core, buffers, granularity.
+
+    flops_per_core: Q₁₆, of 16-bit floats. dtype_rates: what other dtypes run at, as multiples of it; a dtype in neither
+    is not known there. align: every tile side is a multiple of it. min_burst_bytes: shortest contiguous run that moves
+    at full bandwidth (dValue). min_transfer_bytes: smallest single move that does (min_TileSize). l0c_bytes holds an
+    accumulator's base tile, which a core's tile may exceed. Raises InvalidInput naming the field.
+    """
 
     flops_per_core: float
     gm_bytes_per_s_per_core: float
@@ -23,6 +29,23 @@ class MatmulUnit:
     l0c_bytes: int
     align: int
     min_burst_bytes: int
+    min_transfer_bytes: int = 0
+    dtype_rates: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("flops_per_core", "gm_bytes_per_s_per_core", "l2_bytes_per_s_per_core"):
+            if not 0 < getattr(self, field) < float("inf"):
+                raise InvalidInput(field, getattr(self, field), "a positive number")
+        for field in ("l1_bytes", "l0c_bytes", "align", "min_burst_bytes"):
+            checked_int(field, getattr(self, field), minimum=1)
+        checked_int("min_transfer_bytes", self.min_transfer_bytes, minimum=0)
+        if not all(0 < rate < float("inf") for _, rate in self.dtype_rates):
+            raise InvalidInput("dtype_rates", self.dtype_rates, "pairs of a dtype and a positive number")
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """FLOP/s of one core by dtype."""
+        return {name: self.flops_per_core * rate for name, rate in (("fp16", 1.0), ("bf16", 1.0), *self.dtype_rates)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +106,16 @@ _SPECS = (
         "ascend910b3", "ascend", cores=40, onchip_bytes=192 * 1024, onchip_overhead=2.0,
         l2_bytes=192 * 1024 * 1024, dram_bytes_per_s=1.6e12,
     ),
-    # BMM note §1.3 and §2.1: 32 cube cores, 486/32 TFLOP/s bf16, 50 GB/s from GM and 5.2 TB/s / 32 from L2 a core.
-    # UB 256 KiB is what torch_npu reports for this family.
+    # BMM note §1.3 and §2.1: 32 cube cores, 486/32 TFLOP/s bf16, 50 GB/s from GM and 5.2 TB/s / 32 from L2 a core;
+    # §2.3: bursts of 256 B, moves of 16 KiB. FP8 runs at twice bf16's rate (1 PFLOP/s, the vendor's announcement of
+    # September 2025); no source gives fp32. UB 256 KiB is what torch_npu reports for this family.
     HardwareSpec(
         "ascend950pr", "ascend", cores=32, onchip_bytes=256 * 1024, onchip_overhead=2.0,
         l2_bytes=128 * 1024 * 1024, dram_bytes_per_s=1.6e12,
         matmul=MatmulUnit(
             flops_per_core=486e12 / 32, gm_bytes_per_s_per_core=50e9, l2_bytes_per_s_per_core=162.5e9,
             l1_bytes=512 * 1024, l0c_bytes=256 * 1024, align=16, min_burst_bytes=256,
+            min_transfer_bytes=16 * 1024, dtype_rates=(("fp8", 2.0),),
         ),
     ),
     _nvidia("h100", cores=132, l2_bytes=50 * 1024 * 1024, dram_bytes_per_s=3.35e12),

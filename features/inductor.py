@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from .code import read_triton
 from .errors import InvalidInput
 from .kernels import DTYPE_BYTES, ReductionKernel, canonical_dtype
 
@@ -18,8 +19,10 @@ def reduction_kernel(
     *,
     reduction_hint: object,
     persistent: bool,
+    source: str | None = None,
 ) -> ReductionKernel:
-    """The description of a reduction: exact numels, counts from `inductor_meta`, dtypes and bytes from the pointers.
+    """The description of a reduction: exact numels, counts from `inductor_meta`, dtypes and bytes from the pointers,
+    memory accesses from the source.
 
     signature: argument -> Triton type (`*bf16`, `i32`, `constexpr`), of which the pointers count.
     Raises InvalidInput for a kernel without pointers, an unknown dtype or a numel out of range.
@@ -33,6 +36,7 @@ def reduction_kernel(
         num_reduction=max(inductor_meta["num_reduction"], 1),
         min_ptr_elem_bytes=min(sizes), max_ptr_elem_bytes=max(sizes), total_ptr_elem_bytes=sum(sizes),
         inner=is_inner(reduction_hint), persistent=persistent,
+        code=read_triton(source, dict(zip(pointers, sizes, strict=True)), xnumel, rnumel) if source else None,
     )  # fmt: skip
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import InvalidInput, checked_int
+from .code import KernelCode
+from .errors import MAX_COUNT, MAX_NUMEL, InvalidInput, checked_int
 
 DTYPE_BYTES: dict[str, int] = {
     "fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1,
@@ -22,13 +23,6 @@ DTYPE_ALIASES: dict[str, str] = {
     "u64": "i64", "u32": "i32", "u16": "i16", "u8": "i8",
     "uint64": "i64", "uint32": "i32", "uint16": "i16", "uint8": "i8",
 }  # fmt: skip
-
-MAX_NUMEL = 1 << 62
-"""Largest element count taken: past it, products with a block size no longer fit 64-bit integers."""
-
-
-MAX_COUNT = 1 << 20
-"""Largest number of buffers, reductions or bytes taken: far above any kernel, far below trouble."""
 
 
 def canonical_dtype(dtype: object, *, field: str = "dtype") -> str:
@@ -59,7 +53,7 @@ class ReductionKernel:
     `max_ptr_elem_bytes` and `total_ptr_elem_bytes` describe the element sizes of all pointers; left out, they
     follow from `dtype`. `inner` says that the reduced axis is the contiguous one, `persistent` that one block
     must cover it (R0_BLOCK is then fixed). `op` names the operation for devices that generate the kernel
-    themselves; it is never a feature.
+    themselves; it is never a feature. `code` is what its source says of memory accesses, where there is one.
 
     Raises InvalidInput naming the field. Source: reduction RFC §3.1 (factors), §3.5.2 (their origin).
     """
@@ -76,6 +70,7 @@ class ReductionKernel:
     inner: bool = True
     persistent: bool = False
     op: str | None = None
+    code: KernelCode | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -93,6 +88,8 @@ class ReductionKernel:
                 raise InvalidInput(field, getattr(self, field), "True or False")
         if self.op is not None and not isinstance(self.op, str):
             raise InvalidInput("op", self.op, "an operation's name, or None")
+        if self.code is not None and not isinstance(self.code, KernelCode):
+            raise InvalidInput("code", type(self.code).__name__, "a KernelCode, or None")
         if self.min_bytes > self.max_bytes:
             raise InvalidInput("max_ptr_elem_bytes", self.max_ptr_elem_bytes, f"at least {self.min_bytes}")
 
@@ -119,7 +116,12 @@ class ReductionKernel:
 
 @dataclass(frozen=True, slots=True)
 class MatmulKernel:
-    """`batch` products of m x k by k x n. Raises InvalidInput naming the field."""
+    """`batch` products of m x k by k x n, written as m x n.
+
+    `out_dtype` is the product's type where it is not `dtype`. A matrix is stored row by row, [m, k] and [k, n], unless
+    it is marked transposed: [k, m], [n, k]. Raises InvalidInput naming the field; the three matrices are checked too,
+    as `batch*m*k`, `batch*k*n` and `batch*m*n`: no more elements than MAX_NUMEL.
+    """
 
     batch: int
     m: int
@@ -134,6 +136,27 @@ class MatmulKernel:
         put = object.__setattr__
         for field in ("batch", "m", "n", "k"):
             put(self, field, checked_numel(field, getattr(self, field)))
+        for field in ("batch*m*k", "batch*k*n", "batch*m*n"):
+            first, second, third = field.split("*")
+            checked_numel(field, getattr(self, first) * getattr(self, second) * getattr(self, third))
         put(self, "dtype", canonical_dtype(self.dtype))
         if self.out_dtype is not None:
             put(self, "out_dtype", canonical_dtype(self.out_dtype, field="out_dtype"))
+        for field in ("a_transposed", "b_transposed"):
+            if not isinstance(getattr(self, field), bool):
+                raise InvalidInput(field, getattr(self, field), "True or False")
+
+    @property
+    def elem_bytes(self) -> int:
+        """Bytes of an element of either input (dtype, BMM note §1.3)."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes of an element of the product (outB, BMM note §1.3)."""
+        return DTYPE_BYTES[self.out_dtype or self.dtype]
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of both inputs: the working set of BMM note §2.1."""
+        return self.batch * self.k * (self.m + self.n) * self.elem_bytes

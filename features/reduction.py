@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .access import ACCESS_FEATURES, CODE_FEATURES, access_columns, assumed_code, code_columns
 from .anchor import anchor
 from .hardware import HardwareSpec
 from .kernels import ReductionKernel, dtype_bytes
@@ -40,7 +41,7 @@ TILE_FEATURES = (
     "log2_bandwidth_share", "log2_latency_time", "log2_traffic_time",
 )  # fmt: skip
 
-REDUCTION_SCHEMA = FeatureSchema("reduction", 1, KERNEL_FEATURES + TILE_FEATURES)
+REDUCTION_SCHEMA = FeatureSchema("reduction", 2, KERNEL_FEATURES + CODE_FEATURES + TILE_FEATURES + ACCESS_FEATURES)
 """The order of the columns that `reduction_features` returns."""
 
 MAX_VECTOR_BYTES = 16
@@ -73,9 +74,13 @@ def reduction_features(kernel: ReductionKernel, tiles: Sequence[ReductionTile], 
     }
     # Filled by column, where writes are contiguous, and turned once.
     out = np.empty((len(REDUCTION_SCHEMA.names), len(tiles)), dtype=np.float64)
-    out[: len(KERNEL_FEATURES)] = np.array(kernel_features(kernel))[:, np.newaxis]
-    for position, name in enumerate(TILE_FEATURES, start=len(KERNEL_FEATURES)):
+    code = kernel.code or assumed_code(kernel)
+    constant = kernel_features(kernel) + code_columns(kernel, code)
+    out[: len(constant)] = np.array(constant)[:, np.newaxis]
+    for position, name in enumerate(TILE_FEATURES, start=len(constant)):
         out[position] = columns[name]
+    blocks = (x.astype(np.float64), r.astype(np.float64), warps.astype(np.float64))
+    out[len(constant) + len(TILE_FEATURES) :] = access_columns(kernel, code, *blocks, hardware)
     return np.ascontiguousarray(out.T)
 
 

@@ -7,7 +7,11 @@ from typing import Any
 
 from tileguard.runtime.manifest import Manifest
 
+from .decision import Decision
+
 CARD_FILE = "card.md"
+
+_PROMOTION = "## Promotion"
 
 _TIERS = ("lossless", "loss_5_10", "loss_10_30", "severe")
 _HEAD = "≤ 5 % | 5–10 % | 10–30 % | > 30 % | geomean | p95 | worst | tiles"
@@ -36,7 +40,8 @@ def model_card(manifest: Manifest) -> str:
         (
             f"**Held out.** {held_out['folds']} folds by workload family (GroupKFold): every kernel is judged by a model "
             "that saw no kernel of its family. Slowdown is the best time in the set ÷ the dense best, from one run of the "
-            "corpus; between two runs a winner stays lossless on 93 % of kernels, which bounds k = 1."
+            "corpus; how far two runs lie apart, which bounds small k, is in corpora/README.md. Of a large lattice a sample "
+            "may have been measured: the best is then the best of those."
         ),
         "",
         f"| selector | {_HEAD} |",
@@ -53,7 +58,7 @@ def model_card(manifest: Manifest) -> str:
         ),
         "",
     ]
-    for title, key in (("regime of rnumel", "by_regime"), ("held-out family", "by_family")):
+    for title, key in (("regime of rnumel", "by_regime"), ("family, left out with its fold", "by_family")):
         lines += [f"| {title} (model@8) | kernels | {_HEAD} |", "|---|---|" + "---|" * 8]
         lines += [_row(name, s, str(s["kernels"])) for name, s in held_out[key].items()]
         lines.append("")
@@ -76,6 +81,52 @@ def model_card(manifest: Manifest) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def with_promotion(card: str, decision: Decision) -> str:
+    """The card with the gate's decision as its last section, in place of an earlier one."""
+    head = card.partition(f"{_PROMOTION}\n")[0].rstrip()
+    lines = [
+        _PROMOTION, "",
+        f"**{decision.verdict.capitalize()}** {decision.made[:10]} by `tileguard promote` of tileguard "
+        f"{decision.tileguard_version}, against {_named(decision.champion.onnx_sha256)}, on {decision.held_out}"
+        + ("." if decision.judged else "; an early check failed, the rest was not judged."),
+        "",
+        "| check | passed | limit | found |", "|---|---|---|---|",
+        *(
+            f"| {check.name} | {'yes' if check.passed else '**no**'} | {check.limit} | {_cell(check.words)} |"
+            for check in decision.checks
+        ),
+        "",
+    ]  # fmt: skip
+    if decision.paired:
+        lines += [
+            "| paired by kernel | ≤ 5 % | champion | > 30 % | champion | better : equal : worse | lossless in one alone | p |",
+            "|---|" + "---|" * 7,
+            *(
+                f"| {p.selector} | {_percent(p.lossless[0])} | {_percent(p.lossless[1])} | {_percent(p.severe[0])} | "
+                f"{_percent(p.severe[1])} | {p.better} : {p.equal} : {p.worse} | {p.only_challenger} : "
+                f"{p.only_champion} | {p.p:.2g} |"
+                for p in decision.paired
+            ),
+            "",
+            (
+                "better, worse: over 2 % faster or slower than the champion. Lossless in one alone: this model : champion; "
+                "p: exact McNemar."
+            ),
+            "",
+        ]  # fmt: skip
+    lines += [f"{_cell(note)}." for note in decision.notes] + ([""] if decision.notes else [])
+    return "\n".join(([head, ""] if head else []) + lines)
+
+
+def _named(onnx_sha256: str) -> str:
+    return f"the champion {onnx_sha256[:12]}…" if onnx_sha256 else "no champion"
+
+
+def _cell(text: str) -> str:
+    """A text that may hold names from data, as part of one line of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _row(name: str, summary: Mapping[str, Any], *columns: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands of the training side: corpus, train, evaluate, compare, collect, demo. Imported by the `tileguard` script."""
+"""Commands of the training side: corpus, train, evaluate, collect, demo. Imported by the `tileguard` script."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ HardwareOption = Annotated[
 __all__ = ["app"]
 
 StoreOption = Annotated[
-    str | None, typer.Option("--store", help="MLflow: a folder (SQLite inside) or a tracking URI. Default: out/mlflow.")
+    str | None,
+    typer.Option(
+        "--store",
+        help="MLflow: a folder (SQLite inside) or a tracking URI. Default: TILEGUARD_STORE, MLFLOW_TRACKING_URI, out/mlflow.",
+    ),
 ]
 
 
@@ -46,7 +50,9 @@ def corpus_root(context: typer.Context) -> None:
 
 @corpus_app.command("import")
 def corpus_import(
-    sources: Annotated[list[Path], typer.Argument(help="Raw sweeps, .jsonl or .jsonl.xz; the fuller one of a kernel counts.")],
+    sources: Annotated[
+        list[Path], typer.Argument(help="Raw sweeps, .jsonl or .jsonl.xz; the fuller one of a kernel counts.")
+    ],
     out: Annotated[Path, typer.Argument(help="The Parquet corpus to write.")],
     hardware: Annotated[str, typer.Option(help="The hardware that the sweep was measured on.")],
 ) -> None:
@@ -118,44 +124,6 @@ def evaluate_command(
     for note in evaluation_notes(evaluation):
         say(note)
     warn_trained_on(model, seen)
-
-
-@app.command("compare")
-def compare_command(
-    model_a: Annotated[str, typer.Argument(help="champion, or a model's folder.")],
-    model_b: Annotated[str, typer.Argument(help="champion, or a model's folder.")],
-    corpora: Corpora,
-    hardware: HardwareOption = None,
-    top_k: Annotated[int, typer.Option(help="Tiles that each model picks.")] = 8,
-    as_json: Json = False,
-) -> None:
-    """Two models side by side: by tier, by regime, and the kernels where they differ most."""
-    from .corpus import read_corpora
-    from .evaluate import evaluate
-    from .pipeline import champion_model
-    from .tables import compare_tables, differences
-
-    ks = parse_ks(str(top_k))
-    corpus = read_corpora(corpora, hardware=hardware)
-    spec = corpus_hardware(corpus, hardware)
-    rankers = [load_model(name, spec) for name in (model_a, model_b)]
-    one, other = (evaluate(corpus, spec, champion_model(ranker, spec), ks=ks) for ranker in rankers)
-    seen = [trained_on(ranker, corpus) for ranker in rankers]
-    selectors = (f"model@{top_k}", f"union@{top_k}")
-    if as_json:
-        print_json(
-            {
-                "version": JSON_VERSION, "kernels": len(corpus.sweeps), "a": model_a, "b": model_b,
-                "selectors": {s: {"a": one.summary(s), "b": other.summary(s)} for s in selectors},
-                "differences": differences(one, other, selectors[0]),
-                "trained_on": {"a": seen[0], "b": seen[1]},
-            }
-        )  # fmt: skip
-        return
-    for table in compare_tables(one, other, (model_a, model_b), selectors[0], width=console().width):
-        console().print(table)
-    for name, files in zip((model_a, model_b), seen, strict=True):
-        warn_trained_on(name, files)
 
 
 @app.command("train")
@@ -339,3 +307,6 @@ def parse_ks(text: str) -> list[int]:
     if not all(part.isdecimal() and len(part) <= digits and 1 <= int(part) <= MOST_TILES for part in parts):
         raise InvalidInput("top-k", text, f"integers from 1 to {MOST_TILES}, comma-separated")
     return sorted({int(part) for part in parts})
+
+
+from . import compare_cli, formula_cli, promote_cli  # noqa: F401  (last: their commands use what is above)

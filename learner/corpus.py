@@ -28,6 +28,7 @@ pq = require("pyarrow.parquet")
 from .corpus_check import CHECKS, check_rows, column_values, is_text
 from .corpus_schema import (
     CORPUS_SCHEMA,
+    LATER_FIELDS,
     METADATA_PREFIX,
     SCHEMA_VERSION,
     VERSION_KEY,
@@ -196,6 +197,9 @@ def table_rows(path: Path, table: Any) -> list[dict[str, Any]]:
     else is cast from one kind to another.
     """
     version = (table.schema.metadata or {}).get(VERSION_KEY.encode(), b"").decode(errors="replace")
+    for name in LATER_FIELDS:
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(len(table)))
     missing = [name for name in CORPUS_SCHEMA.names if name not in table.column_names]
     if missing:
         raise CorpusError(path, missing[0], "(missing)", f"the columns {', '.join(CORPUS_SCHEMA.names)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tileguard.features.code import KernelCode
 from tileguard.features.errors import InvalidInput
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
@@ -25,7 +26,7 @@ KERNEL_FIELDS = (
     ("num_load", pa.int32(), False), ("num_store", pa.int32(), False), ("num_reduction", pa.int32(), False),
     ("min_ptr_elem_bytes", pa.int32(), False), ("max_ptr_elem_bytes", pa.int32(), False),
     ("total_ptr_elem_bytes", pa.int32(), False), ("inner", pa.bool_(), False), ("persistent", pa.bool_(), False),
-    ("source", _STRING, True),
+    ("code", _STRING, True), ("source", _STRING, True),
 )  # fmt: skip
 TILE_FIELDS = (
     ("xblock", pa.int32(), False), ("r0_block", pa.int32(), False), ("num_warps", pa.int32(), True),
@@ -39,6 +40,9 @@ RESULT_FIELDS = (
     ("host_default_rank", pa.int16(), True), ("host_max_autotune_rank", pa.int16(), True),
 )  # fmt: skip
 FIELDS = (*KERNEL_FIELDS, *TILE_FIELDS, *RESULT_FIELDS)
+LATER_FIELDS = ("code",)
+"""Columns that older corpora of this version lack; null stands in."""
+
 CORPUS_SCHEMA = pa.schema(
     [pa.field(name, kind, nullable=nullable) for name, kind, nullable in FIELDS],
     metadata={VERSION_KEY: str(SCHEMA_VERSION)},
@@ -64,7 +68,9 @@ class CorpusError(InvalidInput):
 
 def row_kernel(row: dict[str, Any]) -> ReductionKernel:
     """The kernel columns of a row as a ReductionKernel."""
-    return ReductionKernel(**{name: row[name] for name in ReductionKernel.__slots__})
+    code = row["code"]
+    fields = {name: row[name] for name in ReductionKernel.__slots__ if name != "code"}
+    return ReductionKernel(**fields, code=KernelCode.from_json(code) if code is not None else None)
 
 
 def row_tile(row: dict[str, Any]) -> ReductionTile:

@@ -40,7 +40,7 @@ from .train import TrainConfig
 from .training_run import train_and_record
 from .workloads import Workload, cpu_workload
 
-H200_CORPUS = models.ROOT.parent / "corpora" / "h200-reduction-ops.parquet"
+H200_CORPUS = models.ROOT.parent / "corpora" / "h200-inductor.parquet"
 
 TUNED: tuple[Workload, ...] = (
     cpu_workload("sum", 3000, 500, "fp32"),

@@ -22,3 +22,12 @@ def relevance(slowdown: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
     3.9 % at p90), so a finer order would teach noise.
     """
     return np.asarray(np.floor(GRADES / slowdown + 1e-9), dtype=np.int32)
+
+
+CLIP = 8.0
+"""Slowdown from which on a regression tells tiles apart no longer."""
+
+
+def log_speed(slowdown: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """float64[n], -log of the slowdown: 0 for the best tile, -log 8 over 8x or failed (+inf)."""
+    return np.asarray(-np.log(np.minimum(slowdown, CLIP)))

@@ -116,6 +116,7 @@ def train_model(
         libraries=library_versions(),
         metrics={"held_out": held_out_metrics(held_out), "parity": {"rows": parity.rows, "unequal": 0}},
         calibration=calibration(held_out.curve),
+        families=tuple(sorted(set(corpus.families))),
         mlflow_run_id=None,
         created=datetime.now(UTC).strftime("%Y-%m-%d"),
         tileguard_version=__version__,
@@ -125,6 +126,12 @@ def train_model(
 
 def judge_held_out(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) -> HeldOut:
     """Cross-validate and evaluate every kernel by the model of the fold that held its family out."""
+    folds, model = held_out_model(corpus, hardware, config)
+    return HeldOut(folds, evaluate(corpus, hardware, model, ks=EVALUATED_K), model, curve(corpus, model))
+
+
+def held_out_model(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) -> tuple[tuple[Fold, ...], Model]:
+    """The folds, and the model that asks for each kernel the fold that held its family out."""
     folds = cross_validate(corpus, hardware, config)
     fold_of = {i: fold for fold in folds for i in fold.test}
     rankers = {fold.number: booster_ranker(fold.booster, corpus, hardware, config, fold.train) for fold in folds}
@@ -136,8 +143,7 @@ def judge_held_out(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) 
             selectors[number, k] = Selector(hardware, model=rankers[number], top_k=k, policy=PATIENT)
         return selectors[number, k]
 
-    model = Model(lambda i: rankers[fold_of[i].number], selector_of, config.diversity)
-    return HeldOut(tuple(folds), evaluate(corpus, hardware, model, ks=EVALUATED_K), model, curve(corpus, model))
+    return tuple(folds), Model(lambda i: rankers[fold_of[i].number], selector_of, config.diversity)
 
 
 def fit_ranker(

@@ -1,11 +1,13 @@
 """The registered models of a store: every training adds a version, two aliases say which of them counts.
 
-`champion` is what is in use, and moves only by `set_champion`; `challenger` is the newest version. A version's files
-are those of a folder under models/, and are served back only as the bytes that were registered.
+`champion` is what is in use, and moves only by `set_champion` and `crown`; `replaced` is what it was before `crown`;
+`challenger` is the newest version. A version's files are those of a folder under models/, and are served back only as
+the bytes that were registered.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import tempfile
@@ -23,9 +25,11 @@ from tileguard.runtime.optional import require
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE
 
 from .card import CARD_FILE
+from .decision import DECISION_FILE, Decision
+from .mlflow_run import write_metrics
 from .store import Store, all_pages, client_of, is_error, quiet
 
-CHAMPION, CHALLENGER = "champion", "challenger"
+CHAMPION, CHALLENGER, REPLACED = "champion", "challenger", "replaced"
 
 _MODEL_FILE = "model.onnx"
 """The name that MLflow's ONNX flavour gives a model's bytes."""
@@ -40,6 +44,79 @@ class ModelFiles:
     onnx: bytes
     manifest: str
     card: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A version of a registered model, and the digest of its ONNX file."""
+
+    name: str
+    version: int
+    run_id: str
+    onnx_sha256: str
+
+
+def version_of_run(store: Store, run_id: str) -> Registered | None:
+    """The newest version that a run registered; None where there is none."""
+    return max(_versions(store, "run_id", run_id), key=lambda version: version.version, default=None)
+
+
+def version_of_bytes(store: Store, name: str, onnx_sha256: str) -> Registered | None:
+    """The newest version of the model `name` with this ONNX file; None where there is none."""
+    found = [version for version in _versions(store, "name", name) if version.onnx_sha256 == onnx_sha256]
+    return max(found, key=lambda version: version.version, default=None)
+
+
+@quiet
+def record_decision(store: Store, version: Registered, decision: Decision, card: str) -> None:
+    """Write the gate's decision to the challenger's run (metrics and tags `promotion…`, decision.json, the card) and to
+    its version's tags. A later decision takes the place of an earlier one; the metrics keep both."""
+    client = client_of(store)
+    client.log_text(version.run_id, json.dumps(decision.to_json(), indent=1) + "\n", DECISION_FILE)
+    client.log_text(version.run_id, card, CARD_FILE)
+    write_metrics(client, version.run_id, decision_metrics(decision))
+    tags = {
+        "promotion": decision.verdict,
+        "promotion.failed": ", ".join(decision.failed),
+        "promotion.against": decision.champion.onnx_sha256[:12],
+        "promotion.held_out": decision.held_out[:1000],
+        "promotion.made": decision.made,
+    }
+    for key, value in tags.items():
+        client.set_tag(version.run_id, f"tileguard.{key}", value)
+        client.set_model_version_tag(version.name, str(version.version), key, value)
+
+
+def decision_metrics(decision: Decision) -> dict[str, float]:
+    """A decision as metrics: promotion/promoted, /checks_failed, /select_p50_us, /onnx_bytes, and by selector (written
+    as everywhere, model_at_8) lossless, severe, their differences to the champion's, better, worse, p."""
+    found: dict[str, float] = {
+        "promotion/promoted": decision.promoted,
+        "promotion/checks_failed": len(decision.failed),
+        "promotion/kernels": decision.kernels,
+    }
+    for check in decision.checks:
+        for key in ("select_p50_us", "onnx_bytes"):
+            if key in check.figures:
+                found[f"promotion/{key}"] = check.figures[key]
+    for pair in decision.paired:
+        prefix = f"promotion/{pair.selector.replace('@', '_at_')}"
+        for measure, (own, champion) in (("lossless", pair.lossless), ("severe", pair.severe)):
+            found[f"{prefix}/{measure}"] = own
+            found[f"{prefix}/{measure}_difference"] = own - champion
+        found |= {f"{prefix}/better": pair.better, f"{prefix}/worse": pair.worse, f"{prefix}/p": pair.p}
+    return {name: float(value) for name, value in found.items()}
+
+
+@quiet
+def crown(store: Store, version: Registered) -> int | None:
+    """Point `champion` at a version and `replaced` at the one it pointed at: that one's number, None for none."""
+    client = client_of(store)
+    before = _aliases(client, version.name).get(CHAMPION)
+    if before is not None and before != version.version:
+        client.set_registered_model_alias(version.name, REPLACED, str(before))
+    client.set_registered_model_alias(version.name, CHAMPION, str(version.version))
+    return before
 
 
 @quiet
@@ -78,7 +155,7 @@ def load_model(store: Store, name: str, alias: str = CHAMPION) -> ModelFiles:
     with tempfile.TemporaryDirectory() as temporary:
         found = Path(
             require("mlflow.artifacts").download_artifacts(
-                artifact_uri=source, dst_path=temporary, tracking_uri=store.uri, registry_uri=store.uri
+                artifact_uri=source, dst_path=temporary, tracking_uri=store.address, registry_uri=store.address
             )
         )
         onnx = (found / _MODEL_FILE).read_bytes()
@@ -132,6 +209,17 @@ def alias_newest(client: Any, name: str, version: int) -> None:
     client.set_registered_model_alias(name, CHALLENGER, str(version))
     if not had_champion:
         client.set_registered_model_alias(name, CHAMPION, str(version))
+
+
+@quiet
+def _versions(store: Store, key: str, value: str) -> list[Registered]:
+    if not value or "'" in value:  # no id and no name that was registered; the query has no escape
+        return []
+    search = functools.partial(client_of(store).search_model_versions, f"{key} = '{value}'")
+    return [
+        Registered(version.name, int(version.version), version.run_id, version.tags.get("onnx_sha256", ""))
+        for version in all_pages(search)
+    ]
 
 
 def _save_onnx(folder: Path, logged: Any, run_id: str, onnx: bytes, *, width: int) -> None:

@@ -99,14 +99,21 @@ def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) ->
     xnumel, rnumel = record["numels"].get("xnumel", 1), checked_int("r0_numel", record["numels"]["r0_numel"], minimum=1)
     persistent = record["heuristic"] == "PERSISTENT_REDUCTION"
     described = reduction_kernel(
-        xnumel, rnumel, record["signature"], meta, reduction_hint=meta.get("reduction_hint"), persistent=persistent
+        xnumel,
+        rnumel,
+        record["signature"],
+        meta,
+        reduction_hint=meta.get("reduction_hint"),
+        persistent=persistent,
+        source=record.get("src"),
     )
     name = f"{record['label']}/{record['kernel']}/{xnumel}x{rnumel}"
     ids[name] += 1
     kernel = {
         "kernel_id": name if ids[name] == 1 else f"{name}/{ids[name]}",
         "workload": record["label"], "family": record["label"].split(":")[0], "hardware": hardware, "op": None,
-        **{field: getattr(described, field) for field in _DESCRIBED}, "source": record.get("src"),
+        **{field: getattr(described, field) for field in _DESCRIBED},
+        "code": described.code.to_json() if described.code is not None else None, "source": record.get("src"),
     }  # fmt: skip
     hosts = {key: _host_ranks(key, record["baselines"].get(key)) for key in ("default", "max_autotune")}
     fixed_r = pow2_ceil(rnumel)

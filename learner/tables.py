@@ -1,13 +1,15 @@
-"""What a person sees in the terminal: rich tables of evaluations and comparisons."""
+"""What a person sees in the terminal: rich tables of evaluations, comparisons and recorded runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from .compare import REGIMES, Column
 from .evaluate import Evaluation, by_regime
 
 TIER_COLUMNS = ("lossless", "loss_5_10", "loss_10_30", "severe")
@@ -76,7 +78,8 @@ def compare_tables(
 ) -> list[Table]:
     """Two evaluations of one corpus side by side: by tier, by regime, and the kernels where they differ most. The
     first table says which models A and B are."""
-    tiers = _table(f"{selector}: by tier")
+    devices = ", ".join(sorted({sweep.hardware for sweep in a.corpus.sweeps}))
+    tiers = _table(f"{selector} on {devices}: by tier")
     tiers.add_column("measure", overflow="fold")
     names = ("A", "B")
     for name, model in zip(names, models, strict=True):
@@ -84,7 +87,7 @@ def compare_tables(
     one, other = a.summary(selector), b.summary(selector)
     for key, label in zip(TIER_COLUMNS, TIER_TITLES, strict=True):
         tiers.add_row(label, percent(one[key]), percent(other[key]))
-    for key in ("geomean", "p95", "worst", "time_weighted", "set_mean"):
+    for key in ("geomean", "p95", "worst", "time_weighted", "n_pred_mean", "set_mean"):
         tiers.add_row(key, f"{one[key]:.3f}", f"{other[key]:.3f}")
 
     regimes = _table(f"{selector}: by regime of rnumel")
@@ -109,6 +112,127 @@ def compare_tables(
     return [tiers, regimes, kernels]
 
 
+def side_tables(columns: Sequence[Column], k: int, *, width: int = WIDE) -> list[Table]:
+    """Any number of columns side by side: what each is, tiers and tiles, regimes, curve. What does not fit beside each
+    other stands below."""
+    most = max(1, (width - LABEL) // (FIGURE + 6))
+    return [
+        table
+        for start in range(0, len(columns), most)
+        for table in _side_tables(columns[start : start + most], k)
+    ]  # fmt: skip
+
+
+def _side_tables(columns: Sequence[Column], k: int) -> list[Table]:
+    union = f"union@{k}"
+
+    def of(selector: str | None, key: str, form: Callable[[float], str]) -> list[str]:
+        """One cell a column; selector None is the column's own."""
+        return [_known(column.value(selector or column.selector(k), key), form) for column in columns]
+
+    facts = _side_table("side by side", columns)
+    facts.add_row("kind", *(column.kind for column in columns))
+    facts.add_row("device", *(escape(column.hardware) for column in columns))
+    facts.add_row("kernels", *(_known(column.totals.get("kernels"), _whole) for column in columns))
+    facts.add_row("families", *(_known(column.totals.get("families"), _whole) for column in columns))
+    facts.add_row("set", *(column.selector(k) for column in columns), style="bold")
+    for key, label in zip(TIER_COLUMNS, TIER_TITLES, strict=True):
+        facts.add_row(label, *of(None, key, percent))
+    for key in ("geomean", "p95", "worst", "time_weighted"):
+        facts.add_row(key, *of(None, key, _ratio))
+    for key, label in (("n_pred_mean", "measured"), ("set_mean", "tiles"), ("set_p95", "p95 tiles")):
+        facts.add_row(label, *of(None, key, _tenth))
+    for other in ("formula", "host_default"):
+        facts.add_row(f"loses to {other}", *of(None, f"loses_to_{other}", percent))
+    for key, label, form in (
+        ("lossless", "≤ 5 %", percent),
+        ("severe", "> 30 %", percent),
+        ("set_mean", "tiles", _tenth),
+    ):
+        facts.add_row(f"{union} {label}", *of(union, key, form))
+    for baseline in ("formula", "host_default"):
+        facts.add_row(f"{baseline} ≤ 5 %", *of(baseline, "lossless", percent), style="dim")
+
+    regimes = _side_table("by regime of rnumel", columns)
+    for regime in REGIMES:
+        if any(regime in column.regime_kernels for column in columns):
+            regimes.add_row(
+                f"{regime}: kernels", *(_known(column.regime_kernels.get(regime), _whole) for column in columns)
+            )
+            for key, label in (("lossless", "≤ 5 %"), ("severe", "> 30 %")):
+                regimes.add_row(f"{regime}: {label}", *of(None, f"{regime}/{key}", percent))
+
+    curve = curve_table(columns, title="by number of tiles compiled: ≤ 5 % / > 30 %")
+    return [facts, *(table for table in (regimes, curve) if table.row_count)]
+
+
+def curve_table(columns: Sequence[Column], *, title: str) -> Table:
+    """One row a k: shares of kernels up to 5 % and over 30 % behind the dense best."""
+    table = _side_table(title, columns)
+    for step in sorted({step for column in columns for step in column.curve}):
+        points = [column.curve.get(step, {}) for column in columns]
+        table.add_row(
+            f"k = {step}",
+            *(f"{_known(point.get('lossless'), percent)} / {_known(point.get('severe'), percent)}" for point in points),
+        )
+    return table
+
+
+def runs_table(rows: Sequence[dict[str, Any]], *, title: str, width: int = WIDE) -> Table:
+    """Recorded runs as `list_runs` gives them: what each is about, its tiers and tiles, the union at k=8."""
+    model, union, about = "model_at_8", "union_at_8", "judged"
+    measures: dict[str, tuple[str, str, Callable[[float], str]]] = {
+        "kernels": ("", "kernels", _whole),
+        "m@8 ≤ 5 %": (model, "/lossless", percent), "m@8 > 30 %": (model, "/severe", percent),
+        "u@8 ≤ 5 %": (union, "/lossless", percent), "u@8 tiles": (union, "/set_mean", _tenth),
+        "set ≤ 5 %": (about, "/lossless", percent), "set > 30 %": (about, "/severe", percent),
+        "set tiles": (about, "/set_mean", _tenth),
+    }  # fmt: skip
+    words = {"kind": "kind", "name": "name", "device": "hardware", "status": "status"}
+    if width < WIDE:
+        kept = ("m@8 ≤ 5 %",) if width < NARROW else ("kernels", "m@8 ≤ 5 %", "m@8 > 30 %", "u@8 ≤ 5 %")
+        measures = {label: entry for label, entry in measures.items() if label in kept}
+        words = {label: key for label, key in words.items() if label in ("kind", "name", "device")}
+    table = _table(title)
+    for label in ("run", *words):
+        table.add_column(label, overflow="fold", no_wrap=label == "run")
+    for label in measures:
+        table.add_column(label, justify="right", overflow="fold")
+    for row in rows:
+        # Runs of before 0.2 are all about model@8, and do not say so.
+        old = {about: model} if row["judged"] is None else {}
+        cells = [
+            _known(row["metrics"].get(old.get(selector, selector) + key), form)
+            for selector, key, form in measures.values()
+        ]
+        table.add_row(row["run_id"][:8], *(escape(str(row[key] or UNKNOWN)) for key in words.values()), *cells)
+    return table
+
+
+def _side_table(title: str, columns: Sequence[Column]) -> Table:
+    table = _table(title)
+    table.add_column("", overflow="fold")
+    for column in columns:
+        table.add_column(escape(column.name), justify="right", overflow="fold", min_width=FIGURE)
+    return table
+
+
+def _known(value: float | None, form: Callable[[float], str]) -> str:
+    return UNKNOWN if value is None else form(value)
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _tenth(value: float) -> str:
+    return f"{value:.1f}"
+
+
 def differences(a: Evaluation, b: Evaluation, selector: str, *, most: int = 10) -> list[dict[str, Any]]:
     """The kernels whose slowdowns differ most between two evaluations, largest ratio first; equal ones are left out."""
     one, other = a.slowdown(selector), b.slowdown(selector)
@@ -126,6 +250,10 @@ def differences(a: Evaluation, b: Evaluation, selector: str, *, most: int = 10) 
 
 FIGURE = len("100.0 %")
 """Columns that a figure needs, whatever its heading."""
+LABEL = len("loses to host_default ")
+"""Columns of a measure's name beside any number of figures."""
+UNKNOWN = "–"
+"""In place of what was not recorded."""
 
 
 def percent(share: float) -> str:

@@ -1,16 +1,20 @@
-"""MLflow as the place where trainings are recorded and compared: one run a training, one nested run a fold.
+"""MLflow as the place where whatever is judged is recorded and compared: one run a training, an arm of an ablation, a
+fitted formula, or a model judged again; one nested run a fold.
 
-The names of metrics, stable for dashboards and queries. SELECTOR is the evaluation's name with `@` written `_at_`, as
-MLflow allows no `@` (`model@8` -> `model_at_8`); shares are fractions:
+The names of metrics, the same for every kind of run, stable for dashboards and queries. SELECTOR is the evaluation's
+name with `@` written `_at_`, as MLflow allows no `@` (`model@8` -> `model_at_8`); shares are fractions:
 
     SELECTOR/{lossless,loss_5_10,loss_10_30,severe,geomean,p5,p95,worst,time_weighted,n_pred_mean,n_pred_p95,set_mean,set_p95}
     SELECTOR/{snap1,snap2}/{hit,lossless,loss_5_10,loss_10_30,severe}
     SELECTOR/{small,mid,hole}/{lossless,severe,geomean}      by regime of rnumel; regime/{small,mid,hole}: kernels
     SELECTOR/loses_to_{formula,host_default}                 model_at_K only: share over 2 % slower
+    judged/…                                                 the same again of the set that the run is about
     curve/{lossless,severe,geomean}                          stepped: step = k, the number of tiles compiled
     superset_violations, verdict/REASON, kernels, rows, families, train_seconds
 
-A fold's run has the first two groups over its held-out kernels, and kernels. SQLite keeps +inf as the largest double.
+What a run is about is its tag and parameter `judged`: model@8 of a training, formula of a fitted formula. So
+`judged/lossless` lines runs of every kind up in one column. A fold's run has the first two groups over its held-out
+kernels, and kernels. SQLite keeps +inf as the largest double.
 
 Everything goes through clients with an explicit address, and is logged before the run is marked finished: the process's
 own MLflow settings and active run stay as they were, and a failure leaves a run marked FAILED.
@@ -18,37 +22,47 @@ own MLflow settings and active run stay as they were, and a failure leaves a run
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
-import os
-import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tileguard import __version__
 from tileguard.features.errors import InvalidInput
 from tileguard.runtime.manifest import Manifest
-from tileguard.runtime.optional import require
 from tileguard.runtime.ranker import MANIFEST_FILE
 
 from .card import CARD_FILE
 from .evaluate import Evaluation, by_regime, tiers
+from .mlflow_run import (
+    Artifact,
+    experiment_of,
+    git_commit,
+    running,
+    write_artifacts,
+    write_datasets,
+    write_metrics,
+    write_params,
+    write_stepped,
+)
 from .registry import alias_newest, register
-from .store import Store, all_pages, client_of, is_error, quiet
+from .runs import FOLD, KIND, KINDS, TRAINING, list_runs
+from .store import Store, client_of, quiet
 from .train import Fold, TrainConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_KIND, _TRAINING, _FOLD = "tileguard.kind", "training", "fold"
+__all__ = [
+    "LoggedTraining", "TrainingRecord", "curve_points", "evaluation_metrics", "judged_of", "list_runs",
+    "log_evaluation", "log_training", "metric_name",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +97,47 @@ class LoggedTraining:
 
 
 @quiet
+def log_evaluation(
+    store: Store,
+    *,
+    kind: str,
+    name: str,
+    evaluation: Evaluation,
+    params: Mapping[str, object] | None = None,
+    curve: Mapping[int, npt.NDArray[np.float64]] | None = None,
+    judged: str | None = None,
+    folds: Sequence[Fold] = (),
+    metrics: Mapping[str, float] | None = None,
+    figures: Mapping[str, Figure] | None = None,
+    artifacts: Mapping[str, Artifact] | None = None,
+    tags: Mapping[str, str] | None = None,
+    command: str = "",
+    seconds: float | None = None,
+    experiment: str | None = None,
+) -> str:
+    """Record whatever was judged as one run with the metrics that this module documents; the run's id.
+
+    kind: ablation, formula, evaluation (training where no model is registered). name: of the run, such as
+    `ablation no-roofline`. params: its settings. curve: per k, float64[kernels] slowdowns of its first k tiles.
+    judged: the selector that it is about (left out: `judged_of`). folds: one nested run each. metrics: more of them,
+    under names of their own. figures: become figures/NAME.png. artifacts: path in the run -> text, or a file of that
+    name. tags: as they stand. seconds: of training or fitting. experiment: left out, reduction-HARDWARE, so that every
+    kind stands on one page.
+
+    Raises InvalidInput before anything is recorded; any later exception marks the run FAILED and is raised on.
+    """
+    run = _Run(
+        kind=kind, name=name, experiment=experiment or f"reduction-{_hardware(evaluation)}", evaluation=evaluation,
+        hardware=_hardware(evaluation), corpora=evaluation.corpus.files, params=params or {}, curve=curve or {},
+        judged=judged or judged_of(evaluation), folds=folds, metrics=metrics or {}, figures=figures or {},
+        artifacts=artifacts or {}, tags=tags or {}, command=command, seconds=seconds,
+    )  # fmt: skip
+    with _recorded(client_of(store), store, run) as (_, run_id):
+        pass
+    return run_id
+
+
+@quiet
 def log_training(store: Store, record: TrainingRecord) -> LoggedTraining:
     """Record a training and register its model as a new version, aliased `challenger`, and `champion` where there is
     none yet.
@@ -90,21 +145,11 @@ def log_training(store: Store, record: TrainingRecord) -> LoggedTraining:
     The version is registered and the run marked FINISHED only after all else is stored. An exception marks the run
     (and the fold's run in progress) FAILED and is raised on.
     """
-    _check(record)
+    _check_digest(record)
     client = client_of(store)
-    experiment_id = _experiment(client, store, record.name)
-    with _run(client, experiment_id, _run_name(record), _tags(record)) as run_id:
+    with _recorded(client, store, _training_run(record)) as (experiment_id, run_id):
         manifest = replace(record.manifest, mlflow_run_id=run_id)
-        _log_parameters(client, run_id, record)
-        _log_metrics(client, run_id, training_metrics(record))
-        _log_curve(client, run_id, record.curve)
-        _log_datasets(client, run_id, manifest)
-        for fold in record.folds:
-            _log_fold(client, experiment_id, run_id, record, fold)
-        for name, figure in record.figures.items():
-            client.log_figure(run_id, figure, f"figures/{name}.png")
-        client.log_text(run_id, manifest.to_json(), MANIFEST_FILE)
-        client.log_text(run_id, record.card, CARD_FILE)
+        write_artifacts(client, run_id, {}, {MANIFEST_FILE: manifest.to_json(), CARD_FILE: record.card})
         version = register(
             client, record.name, experiment_id=experiment_id, run_id=run_id,
             onnx=record.onnx, manifest=manifest, card=record.card,
@@ -114,46 +159,38 @@ def log_training(store: Store, record: TrainingRecord) -> LoggedTraining:
     return LoggedTraining(run_id, version, experiment_id, manifest)
 
 
-@quiet
-def list_runs(store: Store) -> list[dict[str, Any]]:
-    """Every training, newest first: run_id, name, experiment, status, started (UTC, ISO 8601), seconds (of logging;
-    None while it runs), hardware, family, tileguard, model_version (None where none was registered), parameters,
-    metrics."""
-    client = client_of(store)
-    names = {experiment.experiment_id: experiment.name for experiment in all_pages(client.search_experiments)}
-    if not names:
-        return []
-    runs = all_pages(
-        functools.partial(
-            client.search_runs, list(names), f"tags.`{_KIND}` = '{_TRAINING}'", order_by=["attributes.start_time DESC"]
-        )
-    )
-    return [_row(run, names[run.info.experiment_id]) for run in runs]
-
-
-def training_metrics(record: TrainingRecord) -> dict[str, float]:
-    """The parent run's metrics, save the curve, by the names that this module documents."""
-    evaluation = record.evaluation
+def evaluation_metrics(evaluation: Evaluation, judged: str) -> dict[str, float]:
+    """A run's metrics, save curve and seconds, by the names that this module documents."""
     corpus = evaluation.corpus
     found: dict[str, float] = {
         "superset_violations": evaluation.superset_violations,
         "kernels": len(corpus.sweeps),
         "rows": corpus.n_rows,
         "families": len(set(corpus.families)),
-        "train_seconds": record.seconds,
     }
     found |= {f"verdict/{reason}": count for reason, count in evaluation.verdicts.items()}
     for selector in evaluation.sets:
-        name = metric_name(selector)
-        found |= _flat(name, evaluation.summary(selector))
+        values = _flat(evaluation.summary(selector))
         for regime, summary in by_regime(evaluation, selector).items():
             found[f"regime/{regime}"] = summary["kernels"]
-            found |= {f"{name}/{regime}/{key}": summary[key] for key in ("lossless", "severe", "geomean")}
+            values |= {f"{regime}/{key}": summary[key] for key in ("lossless", "severe", "geomean")}
         if selector.startswith("model@"):
             for other in ("formula", "host_default"):
                 if other in evaluation.sets:
-                    found[f"{name}/loses_to_{other}"] = evaluation.loses(selector, other)
+                    values[f"loses_to_{other}"] = evaluation.loses(selector, other)
+        for prefix in (metric_name(selector), "judged")[: 2 if selector == judged else 1]:
+            found |= {f"{prefix}/{key}": value for key, value in values.items()}
     return {name: float(value) for name, value in found.items()}
+
+
+def curve_points(curve: Mapping[int, npt.NDArray[np.float64]]) -> dict[int, dict[str, float]]:
+    """k -> {lossless, severe, geomean} of float64[kernels] slowdowns."""
+    points = {}
+    for k, slowdown in sorted(curve.items()):
+        found = tiers(slowdown)
+        geomean = float(np.exp(np.log(slowdown).mean()))
+        points[k] = {"lossless": found["lossless"], "severe": found["severe"], "geomean": geomean}
+    return points
 
 
 def metric_name(selector: str) -> str:
@@ -161,182 +198,133 @@ def metric_name(selector: str) -> str:
     return selector.replace("@", "_at_")
 
 
-def _check(record: TrainingRecord) -> None:
-    """Refuse what would be recorded wrongly, before anything is recorded."""
-    if not record.name or any(sign in record.name for sign in "/:'\""):
-        raise InvalidInput("name", record.name, "a name without /, : and quotes, such as reduction-h200")
+def judged_of(evaluation: Evaluation) -> str:
+    """The selector that a run is about: model@8, else the model's largest k, else the formula, else the last."""
+    models = [name for name in evaluation.sets if name.startswith("model@")]
+    if "model@8" in models:
+        return "model@8"
+    if models:
+        return max(models, key=lambda name: int(name.partition("@")[2]))
+    return "formula" if "formula" in evaluation.sets else list(evaluation.sets)[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What every kind of run has."""
+
+    kind: str
+    name: str
+    experiment: str
+    evaluation: Evaluation
+    hardware: str
+    corpora: Mapping[str, str]
+    params: Mapping[str, object]
+    curve: Mapping[int, npt.NDArray[np.float64]]
+    judged: str
+    folds: Sequence[Fold] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    artifacts: Mapping[str, Artifact] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidInput("kind", self.kind, "one of " + ", ".join(KINDS))
+        if not self.experiment or any(sign in self.experiment for sign in "/:'\""):
+            raise InvalidInput("name", self.experiment, "a name without /, : and quotes, such as reduction-h200")
+        if self.judged not in self.evaluation.sets:
+            raise InvalidInput("judged", self.judged, "one of " + ", ".join(self.evaluation.sets))
+
+
+@contextmanager
+def _recorded(client: Any, store: Store, run: _Run) -> Iterator[tuple[str, str]]:
+    """(experiment's id, run's id) of a run with all of `run` in it, to which the block adds; it ends with the block."""
+    experiment_id = experiment_of(client, store, run.experiment)
+    with running(client, experiment_id, run.name, _tags(run)) as run_id:
+        corpus = run.evaluation.corpus
+        common = {
+            "kind": run.kind, "hardware": run.hardware, "judged": run.judged, "kernels": len(corpus.sweeps),
+            "rows": corpus.n_rows, "families": len(set(corpus.families)), "command": run.command,
+        }  # fmt: skip
+        write_params(client, run_id, {**common, **_leaves(run.params)})
+        seconds = {} if run.seconds is None else {"train_seconds": run.seconds}
+        write_metrics(client, run_id, evaluation_metrics(run.evaluation, run.judged) | seconds | dict(run.metrics))
+        points = curve_points(run.curve).items()
+        write_stepped(client, run_id, {k: {f"curve/{key}": v for key, v in point.items()} for k, point in points})
+        write_datasets(client, run_id, run.corpora, context="training" if run.kind == TRAINING else "evaluation")
+        for fold in run.folds:
+            _log_fold(client, experiment_id, run_id, run, fold)
+        write_artifacts(client, run_id, run.figures, run.artifacts)
+        yield experiment_id, run_id
+
+
+def _training_run(record: TrainingRecord) -> _Run:
+    manifest = record.manifest
+    params = {
+        **record.config.asdict(), "objective": record.config.lightgbm()["objective"],
+        "features": len(manifest.feature_names), "schema_version": manifest.schema_version,
+        "schema_digest": manifest.schema_digest,
+    }  # fmt: skip
+    tags = {
+        "tileguard.family": manifest.family,
+        "tileguard.version": manifest.tileguard_version,
+        "tileguard.onnx_sha256": manifest.onnx_sha256,
+    }
+    return _Run(
+        kind=TRAINING, name=f"{record.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}", experiment=record.name,
+        evaluation=record.evaluation, hardware=manifest.hardware, corpora=manifest.corpora, params=params,
+        curve=record.curve, judged=judged_of(record.evaluation), folds=record.folds, figures=record.figures, tags=tags,
+        command=manifest.command, seconds=record.seconds,
+    )  # fmt: skip
+
+
+def _check_digest(record: TrainingRecord) -> None:
+    """Refuse a model that is not its manifest's, before anything is recorded."""
     found = hashlib.sha256(record.onnx).hexdigest()
     if found != record.manifest.onnx_sha256:
         raise InvalidInput("onnx_sha256", record.manifest.onnx_sha256, f"the SHA-256 of the model, {found}")
 
 
-def _experiment(client: Any, store: Store, name: str) -> str:
-    """The id of the experiment `name`, made if missing."""
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        location = (store.artifacts / name).as_uri() if store.artifacts else None
-        try:
-            return str(client.create_experiment(name, artifact_location=location))
-        except require("mlflow.exceptions").MlflowException as error:
-            # Another process was faster.
-            found = client.get_experiment_by_name(name)
-            if found is None or not is_error(error, "RESOURCE_ALREADY_EXISTS"):
-                raise
-    return str(found.experiment_id)
+def _hardware(evaluation: Evaluation) -> str:
+    return "+".join(sorted({sweep.hardware for sweep in evaluation.corpus.sweeps}))
 
 
-@contextmanager
-def _run(client: Any, experiment_id: str, name: str, tags: Mapping[str, str]) -> Iterator[str]:
-    """The id of a new run that ends FINISHED, or FAILED when the block raises."""
-    run_id: str = client.create_run(experiment_id, run_name=name, tags=dict(tags)).info.run_id
-    try:
-        yield run_id
-        _end(client, run_id, "FINISHED")
-    except BaseException:
-        with suppress(Exception):  # the block's own error says more
-            _end(client, run_id, "FAILED")
-        raise
-
-
-def _end(client: Any, run_id: str, status: str) -> None:
-    # Against a server, MLflow prints two lines with links to standard output, which belongs to the caller.
-    variable = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
-    before = os.environ.get(variable)
-    os.environ[variable] = "true"
-    try:
-        client.set_terminated(run_id, status)
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
-
-
-def _run_name(record: TrainingRecord) -> str:
-    return f"{record.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def _tags(record: TrainingRecord) -> dict[str, str]:
-    manifest = record.manifest
+def _tags(run: _Run) -> dict[str, str]:
     tags = {
-        _KIND: _TRAINING,
-        "tileguard.hardware": manifest.hardware,
-        "tileguard.family": manifest.family,
-        "tileguard.version": manifest.tileguard_version,
-        "tileguard.corpora": json.dumps(dict(manifest.corpora), sort_keys=True),
-        "tileguard.onnx_sha256": manifest.onnx_sha256,
-        "mlflow.source.name": manifest.command,
+        KIND: run.kind,
+        "tileguard.hardware": run.hardware,
+        "tileguard.family": "reduction",
+        "tileguard.version": __version__,
+        "tileguard.judged": run.judged,
+        "tileguard.corpora": json.dumps(dict(run.corpora), sort_keys=True),
+        "mlflow.source.name": run.command or "tileguard",
         "mlflow.source.type": "LOCAL",
     }
-    commit = _git_commit()
-    return tags | ({"mlflow.source.git.commit": commit} if commit else {})
+    commit = git_commit()
+    return tags | ({"mlflow.source.git.commit": commit} if commit else {}) | dict(run.tags)
 
 
-def _git_commit() -> str | None:
-    """The commit that this file is tracked in, `-dirty` where the tree has changes; None outside a repository, or in
-    one that merely surrounds an installed package."""
-    here = Path(__file__).resolve()
-    answers = []
-    for command in (
-        ("ls-files", "--error-unmatch", here.name),
-        ("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"),
-    ):
-        try:
-            done = subprocess.run(
-                ("git", *command), cwd=here.parent, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=10, check=True, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError):
-            return None
-        answers.append(done.stdout.strip())
-    return answers[-1]
-
-
-def _log_parameters(client: Any, run_id: str, record: TrainingRecord) -> None:
-    corpus = record.evaluation.corpus
-    manifest = record.manifest
-    _log_params(
-        client, run_id,
-        {
-            **record.config.asdict(), "objective": record.config.lightgbm()["objective"],
-            "kernels": len(corpus.sweeps), "rows": corpus.n_rows, "families": len(set(corpus.families)),
-            "features": len(manifest.feature_names), "schema_version": manifest.schema_version,
-            "schema_digest": manifest.schema_digest, "command": manifest.command,
-        },
-    )  # fmt: skip
-
-
-def _log_params(client: Any, run_id: str, values: Mapping[str, object]) -> None:
-    param = require("mlflow.entities").Param
-    client.log_batch(run_id, params=[param(name, str(value)) for name, value in values.items()])
-
-
-def _log_metrics(client: Any, run_id: str, values: Mapping[str, float]) -> None:
-    metric = require("mlflow.entities").Metric
-    now = int(time.time() * 1000)
-    batch = [metric(name, value, now, 0) for name, value in values.items()]
-    for start in range(0, len(batch), 1000):  # MLflow's limit a call
-        client.log_batch(run_id, metrics=batch[start : start + 1000])
-
-
-def _log_curve(client: Any, run_id: str, curve: Mapping[int, npt.NDArray[np.float64]]) -> None:
-    metric = require("mlflow.entities").Metric
-    now = int(time.time() * 1000)
-    batch = []
-    for k, slowdown in sorted(curve.items()):
-        found = tiers(slowdown)
-        values = {"lossless": found["lossless"], "severe": found["severe"], "geomean": np.exp(np.log(slowdown).mean())}
-        batch += [metric(f"curve/{name}", float(value), now, k) for name, value in values.items()]
-    client.log_batch(run_id, metrics=batch)
-
-
-def _log_datasets(client: Any, run_id: str, manifest: Manifest) -> None:
-    entities = require("mlflow.entities")
-    context = [entities.InputTag("mlflow.data.context", "training")]
-    client.log_inputs(
-        run_id,
-        [
-            # MLflow takes 36 characters of a digest; the tag tileguard.corpora has all.
-            entities.DatasetInput(entities.Dataset(name, digest[:36], "local", json.dumps({"uri": name})), context)
-            for name, digest in manifest.corpora.items()
-        ],
-    )
-
-
-def _log_fold(client: Any, experiment_id: str, parent: str, record: TrainingRecord, fold: Fold) -> None:
-    tags = {_KIND: _FOLD, "mlflow.parentRunId": parent, "tileguard.hardware": record.manifest.hardware}
-    with _run(client, experiment_id, f"fold {fold.number}", tags) as run_id:
+def _log_fold(client: Any, experiment_id: str, parent: str, run: _Run, fold: Fold) -> None:
+    tags = {KIND: FOLD, "mlflow.parentRunId": parent, "tileguard.hardware": run.hardware}
+    with running(client, experiment_id, f"fold {fold.number}", tags) as run_id:
         families = ", ".join(fold.families)
-        _log_params(client, run_id, {"fold": fold.number, "families": families, "trained_on": len(fold.train)})
+        write_params(client, run_id, {"fold": fold.number, "families": families, "trained_on": len(fold.train)})
         found: dict[str, float] = {"kernels": len(fold.test)}
-        for selector in record.evaluation.sets:
-            found |= _flat(metric_name(selector), record.evaluation.summary(selector, fold.test))
-        _log_metrics(client, run_id, found)
+        for selector in run.evaluation.sets:
+            measures = _flat(run.evaluation.summary(selector, fold.test))
+            found |= {f"{metric_name(selector)}/{key}": value for key, value in measures.items()}
+        write_metrics(client, run_id, found)
 
 
-def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     """Nested mappings as one, with / between the keys."""
-    flat: dict[str, float] = {}
+    flat: dict[str, object] = {}
     for key, value in values.items():
-        flat |= _flat(f"{prefix}/{key}", value) if isinstance(value, Mapping) else {f"{prefix}/{key}": float(value)}
+        flat |= _leaves(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
 
 
-def _row(run: Any, experiment: str) -> dict[str, Any]:
-    info, data = run.info, run.data
-    started, ended = info.start_time, info.end_time
-    version = data.tags.get("tileguard.model_version")
-    return {
-        "run_id": info.run_id,
-        "name": info.run_name,
-        "experiment": experiment,
-        "status": info.status,
-        "started": datetime.fromtimestamp(started / 1000, UTC).isoformat(timespec="seconds"),
-        "seconds": (ended - started) / 1000 if ended else None,
-        "hardware": data.tags.get("tileguard.hardware"),
-        "family": data.tags.get("tileguard.family"),
-        "tileguard": data.tags.get("tileguard.version"),
-        "model_version": int(version) if version else None,
-        "parameters": dict(data.params),
-        "metrics": dict(data.metrics),
-    }
+def _flat(values: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(value) for key, value in _leaves(values).items()}  # type: ignore[arg-type]

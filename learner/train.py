@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tileguard.features.errors import InvalidInput
+from tileguard.features.errors import InvalidInput, checked_choice
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.reduction import REDUCTION_SCHEMA, reduction_features
@@ -19,34 +19,50 @@ from tileguard.runtime.manifest import Manifest
 from tileguard.runtime.optional import require
 
 from .corpus import Corpus
-from .labels import LABEL_GAIN, relevance
+from .labels import LABEL_GAIN, log_speed, relevance
 
 FloatArray = npt.NDArray[np.float64]
+
+OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """Hyper-parameters. `diversity` is not LightGBM's: it is how the k tiles are picked (runtime/choose.py)."""
+    """Hyper-parameters; the defaults are the outcome of benchmarks/search_h200.py.
 
-    rounds: int = 80
-    num_leaves: int = 31
-    learning_rate: float = 0.1
-    min_data_in_leaf: int = 30
+    objective: lambdarank, rank_xendcg, or regression of the slowdown's logarithm. `diversity` is not LightGBM's: it is
+    how the k tiles are picked (runtime/choose.py). without: features that the model may not use. fold_seed: shuffles
+    families before they are dealt to folds; None deals the largest first. Raises InvalidInput naming the field.
+    """
+
+    rounds: int = 60
+    num_leaves: int = 64
+    learning_rate: float = 0.15
+    min_data_in_leaf: int = 50
     feature_fraction: float = 0.5
     bagging_fraction: float = 0.7
+    sigmoid: float = 1.0
+    objective: str = "lambdarank"
     diversity: float = 1.5
     seed: int = 0
     folds: int = 5
+    fold_seed: int | None = None
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, low in (("rounds", 1), ("num_leaves", 2), ("min_data_in_leaf", 1), ("folds", 2), ("seed", 0)):
             if getattr(self, name) < low:
                 raise InvalidInput(name, getattr(self, name), f"an integer >= {low}")
+        checked_choice("objective", self.objective, OBJECTIVES)
+        for name in self.without:
+            checked_choice("without", name, REDUCTION_SCHEMA.names)
 
     def lightgbm(self) -> dict[str, Any]:
         """The parameters as LightGBM takes them; deterministic for any number of threads."""
         return {
-            "objective": "lambdarank", "label_gain": list(LABEL_GAIN), "lambdarank_norm": False, "sigmoid": 0.5,
+            "objective": self.objective,
+            **({"label_gain": list(LABEL_GAIN)} if self.objective != "regression" else {}),
+            **({"lambdarank_norm": False, "sigmoid": self.sigmoid} if self.objective == "lambdarank" else {}),
             "num_leaves": self.num_leaves, "learning_rate": self.learning_rate,
             "min_data_in_leaf": self.min_data_in_leaf, "feature_fraction": self.feature_fraction,
             "bagging_fraction": self.bagging_fraction, "bagging_freq": 1, "seed": self.seed,
@@ -91,21 +107,26 @@ def fit(corpus: Corpus, hardware: HardwareSpec, indices: Sequence[int], config: 
     """A LightGBM Booster trained on the sweeps at `indices`; each kernel is one ranking group."""
     lightgbm = require("lightgbm")
     matrices = design_matrix(corpus, hardware, indices)
-    labels = np.concatenate([relevance(corpus.sweeps[i].slowdown) for i in indices])
+    label = log_speed if config.objective == "regression" else relevance
+    labels = np.concatenate([label(corpus.sweeps[i].slowdown) for i in indices])
+    stacked = np.vstack(matrices)
+    stacked[:, [REDUCTION_SCHEMA.names.index(name) for name in config.without]] = 0.0  # a constant is never split on
     data = lightgbm.Dataset(
-        np.vstack(matrices), labels, group=[len(m) for m in matrices], feature_name=list(REDUCTION_SCHEMA.names)
+        stacked, labels, group=[len(m) for m in matrices], feature_name=list(REDUCTION_SCHEMA.names)
     )
     return lightgbm.train(config.lightgbm(), data, config.rounds)
 
 
-def family_folds(corpus: Corpus, folds: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(train, test) sweep indices of GroupKFold over workload families: no family is on both sides."""
+def family_folds(corpus: Corpus, folds: int, seed: int | None = None) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(train, test) sweep indices of GroupKFold over workload families: no family is on both sides. seed: as
+    TrainConfig.fold_seed."""
     model_selection = require("sklearn.model_selection")
     families = np.array(corpus.families)
     distinct = len(set(families))
     if distinct < folds:
         raise InvalidInput("folds", folds, f"at most the corpus's {distinct} workload families")
-    splits = model_selection.GroupKFold(folds).split(np.zeros(len(families)), groups=families)
+    splitter = model_selection.GroupKFold(folds, shuffle=seed is not None, random_state=seed)
+    splits = splitter.split(np.zeros(len(families)), groups=families)
     return [(tuple(train.tolist()), tuple(test.tolist())) for train, test in splits]
 
 
@@ -116,7 +137,7 @@ def cross_validate(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) 
             number, train, test, tuple(sorted({corpus.sweeps[i].family for i in test})),
             fit(corpus, hardware, train, config),
         )
-        for number, (train, test) in enumerate(family_folds(corpus, config.folds))
+        for number, (train, test) in enumerate(family_folds(corpus, config.folds, config.fold_seed))
     ]  # fmt: skip
 
 

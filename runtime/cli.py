@@ -286,3 +286,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not (abs(value) < float("inf")) else value
+
+
+from . import plan_cli  # noqa: F401  (last: its command uses what is above)

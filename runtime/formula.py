@@ -2,18 +2,21 @@
 
 Source: reduction RFC §3.1 (regimes, P*), §3.3 (the algorithm), §3.5.2.1 (the interface). The RFC's three regimes
 of rnumel: HOLE (on-chip memory saturated, R0 independent of rnumel), SMALL (R0 = rnumel), MID (an anchor predicted
-from P* = X·R0 and the aspect ratio, with a grid around it).
+from P* = X·R0 and the aspect ratio, with a grid around it). A hardware's own rules are placed by runtime/rules.py.
 """
 
 from __future__ import annotations
 
-from tileguard.features.anchor import ASCEND_910B3, FormulaParams, r_max, shape_anchor
-from tileguard.features.errors import checked_int
-from tileguard.features.kernels import DTYPE_BYTES, MAX_COUNT, canonical_dtype, checked_numel
-from tileguard.features.pow2 import pow2_ceil, pow2_floor
+import json
+import re
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
 
-FITTED: dict[str, FormulaParams] = {"ascend910b3": ASCEND_910B3}
-"""Parameters fitted to a hardware; one that is absent uses the RFC's."""
+from tileguard.features.anchor import ASCEND_910B3, AnchorRule, FormulaParams, Offset, r_max, shape_anchor
+from tileguard.features.errors import MAX_COUNT, InvalidInput, checked_int
+from tileguard.features.kernels import DTYPE_BYTES, canonical_dtype, checked_numel
+from tileguard.features.pow2 import pow2_ceil, pow2_floor
 
 
 def select_candidates(
@@ -66,3 +69,53 @@ def select_candidates(
     kept = sorted((x, r) for x, r in pairs if 1 <= x <= x_cap and 1 <= r <= r_cap)
     # A fixed grid of another hardware may lie wholly outside a small kernel.
     return kept or [(1, min(r_cap, pow2_floor(max(params.p_wide, 1))))]
+
+
+def params_json(params: FormulaParams) -> str:
+    """The text of a formula's file; `parse_params` gives the same parameters back."""
+    text = json.dumps(asdict(params), indent=1)
+    # One offset a line: what a new fit changes is then easily seen.
+    return re.sub(r"\[\s+([^\[\]{}]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+
+
+def parse_params(text: str) -> FormulaParams:
+    """FormulaParams from the text of a formula's file. Raises InvalidInput naming the field."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput("formula", text[:40], f"JSON ({error})") from None
+    kept = _checked("formula", value, FormulaParams)
+    rules = []
+    entries = kept.pop("rules", [])
+    if not isinstance(entries, list):
+        raise InvalidInput("rules", entries, "a list")
+    for entry in entries:
+        rule = _checked("rules", entry, AnchorRule)
+        try:
+            rule["offsets"] = tuple(
+                Offset(str(anchor), int(x), int(r), int(warps)) for anchor, x, r, warps in rule["offsets"]
+            )
+            rules.append(AnchorRule(**rule))
+        except (TypeError, ValueError, KeyError) as error:
+            raise InvalidInput("rules", entry, f"an AnchorRule ({error})") from None
+    lists: dict[str, Any] = {name: tuple(found) if isinstance(found, list) else found for name, found in kept.items()}
+    try:
+        return FormulaParams(**lists, rules=tuple(rules))
+    except TypeError as error:
+        raise InvalidInput("formula", value, f"FormulaParams ({error})") from None
+
+
+def _checked(field: str, value: object, kind: type) -> dict[str, Any]:
+    """A JSON object whose keys are all fields of `kind`."""
+    known = {one.name for one in fields(kind)}
+    if not isinstance(value, dict) or not set(value) <= known:
+        unknown = sorted(set(value) - known) if isinstance(value, dict) else value
+        raise InvalidInput(field, unknown, "an object with the fields of " + kind.__name__)
+    return dict(value)
+
+
+FITTED: dict[str, FormulaParams] = {
+    "ascend910b3": ASCEND_910B3,
+    "h200": parse_params(Path(__file__).with_name("formula_h200.json").read_text(encoding="utf-8")),
+}
+"""Parameters fitted to a hardware; one that is absent uses the RFC's. A file is what `tileguard fit-formula` wrote."""

@@ -13,6 +13,9 @@ from .guard import ModelRejected, Reason
 
 MANIFEST_VERSION = 1
 
+_LATER = ("families",)
+"""Fields that manifests of this version may lack, as they came later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -20,8 +23,8 @@ class Manifest:
 
     ranges: per feature, the least and greatest value in training. calibration: per k, how many held-out kernels were
     seen, on how many the model's k tiles lost over 5 %, and the 95 % bound on that share (`{"k", "kernels", "misses",
-    "upper"}`, calibration.py). metrics: per split, per
-    selector. diversity: how `choose` picks the k tiles.
+    "upper"}`, calibration.py). metrics: per split, per selector. diversity: how `choose` picks the k tiles. families:
+    the workload families trained on, sorted; empty in manifests of before they were kept.
     """
 
     family: str
@@ -43,6 +46,7 @@ class Manifest:
     created: str
     tileguard_version: str
     manifest_version: int = field(default=MANIFEST_VERSION)
+    families: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Indented JSON with keys in field order."""
@@ -56,7 +60,7 @@ def parse_manifest(text: str) -> Manifest:
     except ValueError as error:
         raise ModelRejected(Reason.UNREADABLE, f"manifest is not JSON: {error}") from None
     names = [f.name for f in dataclasses.fields(Manifest)]
-    missing = [name for name in names if not isinstance(raw, dict) or name not in raw]
+    missing = [name for name in names if not isinstance(raw, dict) or (name not in raw and name not in _LATER)]
     if missing:
         raise ModelRejected(Reason.UNREADABLE, f"manifest lacks {missing[0]}")
     if raw["manifest_version"] != MANIFEST_VERSION:
@@ -64,13 +68,21 @@ def parse_manifest(text: str) -> Manifest:
             Reason.SCHEMA_MISMATCH, f"manifest version {raw['manifest_version']!r}, this is {MANIFEST_VERSION}"
         )
     try:
-        values = {name: raw[name] for name in names}
+        values = {name: raw[name] for name in names if name in raw}
         values["feature_names"] = tuple(str(name) for name in raw["feature_names"])
         values["ranges"] = {str(name): (float(low), float(high)) for name, (low, high) in raw["ranges"].items()}
         values["calibration"] = tuple(dict(entry) for entry in raw["calibration"])
         values["diversity"] = float(raw["diversity"])
+        values["families"] = _texts(raw.get("families", []))
     except (AttributeError, TypeError, ValueError) as error:
         raise ModelRejected(Reason.UNREADABLE, f"manifest: {error}") from None
     if not (math.isfinite(values["diversity"]) and values["diversity"] >= 0):
         raise ModelRejected(Reason.UNREADABLE, f"manifest: diversity is {values['diversity']}")
     return Manifest(**values)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """A JSON list of strings; anything else raises TypeError (a string would pass for its letters)."""
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise TypeError(f"{value!r:.100} is no list of strings")
+    return tuple(value)

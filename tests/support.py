@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from tileguard.features.code import Access, KernelCode
 from tileguard.features.hardware import KNOWN, HardwareSpec
 from tileguard.features.kernels import DTYPE_ALIASES, DTYPE_BYTES, ReductionKernel
 from tileguard.features.reduction import REDUCTION_SCHEMA
@@ -44,6 +45,18 @@ NUMELS = st.one_of(
 DTYPES = st.sampled_from([*DTYPE_BYTES, *DTYPE_ALIASES])
 
 
+def codes() -> st.SearchStrategy[KernelCode]:
+    """What a source might say, sense or not."""
+    step, run, flag = st.sampled_from([0, 1, 2, 8, 272, 1 << 30]), st.integers(1, 1 << 48), st.booleans()
+    count = st.integers(1, 9)
+    access = st.builds(
+        Access, store=flag, nbytes=st.sampled_from([1, 2, 4, 8]), along_x=flag, along_r=flag, step_x=step, step_r=step,
+        run_x=run, run_r=run, align=st.sampled_from([1, 2, 4, 8, 16]), indirect=flag, count=count, buffers=count,
+    )  # fmt: skip
+    some = st.integers(0, 40)
+    return st.builds(KernelCode, st.lists(access, max_size=6).map(tuple), some, some, some, some, some)
+
+
 @st.composite
 def kernels(draw: st.DrawFn) -> ReductionKernel:
     """Any valid kernel with numels up to 2^48."""
@@ -61,6 +74,7 @@ def kernels(draw: st.DrawFn) -> ReductionKernel:
         total_ptr_elem_bytes=draw(st.none() | st.integers(1, 64)),
         inner=draw(st.booleans()),
         persistent=draw(st.booleans()),
+        code=draw(st.none() | codes()),
     )
 
 

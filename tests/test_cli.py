@@ -430,8 +430,9 @@ def test_without_a_command_the_help_is_printed_and_no_complaint(run: Run) -> Non
 
 COMMANDS = {
     "select": "The candidate set", "tune": "for real", "doctor": "What is installed", "corpus": "Dense measurements",
-    "evaluate": "Judge every selector", "compare": "Two models", "train": "Train a ranker", "collect": "Sweep kernels",
-    "demo": "shipped H200 corpus", "report": "What happened",
+    "evaluate": "Judge every selector", "compare": "Two models or more", "train": "Train a ranker", "collect": "Sweep kernels",
+    "demo": "shipped H200 corpus", "report": "What happened", "plan": "tail of a batched", "promote": "champion",
+    "restore": "champion", "fit-formula": "formula", "runs": "recorded",
 }  # fmt: skip
 
 

@@ -87,7 +87,7 @@ class CapturedKernel:
         """As features know it. Raises InvalidInput for an unknown dtype."""
         return reduction_kernel(
             self.numels["xnumel"], self.numels["r0_numel"], self.signature, self.inductor_meta,
-            reduction_hint=self.inductor_meta.get("reduction_hint"), persistent=self.persistent,
+            reduction_hint=self.inductor_meta.get("reduction_hint"), persistent=self.persistent, source=self.src,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:

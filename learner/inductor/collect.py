@@ -175,7 +175,11 @@ def _collect(
     wanted = settings.count or sys.maxsize
     common: dict[str, object]
     again = _repeated(settings.repeat) if settings.repeat is not None else {}
-    workloads = [] if again else load_workloads(settings.workloads, seed=settings.seed, most=settings.programs, min_log2=settings.min_log2)
+    workloads = (
+        []
+        if again
+        else load_workloads(settings.workloads, seed=settings.seed, most=settings.programs, min_log2=settings.min_log2)
+    )
     with Sweeper(compilers=settings.processes, compile_limit_s=settings.compile_limit_s, tell=tell) as sweeper:
         machine = sweeper.machine()
         same = {"hardware": machine.hardware.name, "toolchain": machine.toolchain}

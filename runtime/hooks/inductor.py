@@ -261,7 +261,7 @@ class _Hook:
             described = reduction_kernel(
                 numels["x"], numels["r0_"], triton_meta["signature"], inductor_meta,
                 reduction_hint=kernel.features.get_reduction_hint(kernel.tiling_scores),
-                persistent=bool(kernel.persistent_reduction),
+                persistent=bool(kernel.persistent_reduction), source=source,
             )  # fmt: skip
         except InvalidInput as error:
             raise Refused(f"unsupported_{error.field}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support import python
 
+from tileguard.features.access import ACCESS_FEATURES, CODE_FEATURES
 from tileguard.features.errors import InvalidInput
 from tileguard.features.reduction import KERNEL_FEATURES, REDUCTION_SCHEMA, TILE_FEATURES
 from tileguard.features.schema import FeatureSchema
@@ -42,6 +43,6 @@ def test_no_names_or_a_name_twice_is_refused(names: tuple[str, ...]) -> None:
     assert caught.value.field == "names"
 
 
-def test_the_reduction_schema_is_kernel_features_then_tile_features() -> None:
-    assert REDUCTION_SCHEMA.names == KERNEL_FEATURES + TILE_FEATURES
+def test_the_reduction_schema_is_what_depends_on_the_kernel_then_what_depends_on_the_tile_too() -> None:
+    assert REDUCTION_SCHEMA.names == KERNEL_FEATURES + CODE_FEATURES + TILE_FEATURES + ACCESS_FEATURES
     assert REDUCTION_SCHEMA.family == "reduction"

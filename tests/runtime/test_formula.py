@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ from hypothesis import strategies as st
 from tests.golden import rfc_listing
 from tests.support import DTYPES, HARDWARE, NUMELS, kernels
 
-from tileguard.features.anchor import FormulaParams, anchor
+from tileguard.features.anchor import ASCEND_910B3, AnchorRule, FormulaParams, Offset, anchor
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import DTYPE_BYTES, ReductionKernel
 from tileguard.features.pow2 import pow2_ceil, pow2_floor
 from tileguard.runtime.fallback import formula_tiles
-from tileguard.runtime.formula import select_candidates
+from tileguard.runtime.formula import FITTED, params_json, parse_params, select_candidates
 from tileguard.runtime.lattice import is_legal
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "reduction_formula.json").read_text())["cases"]
@@ -168,14 +169,52 @@ def test_on_the_rfcs_own_hardware_the_tiles_are_the_listings_pairs() -> None:
 
 
 def test_on_nvidia_an_r0_of_rnumel_becomes_the_power_of_two_above_it() -> None:
-    tiles = formula_tiles(ReductionKernel(65536, 49, "fp32", 2, 1), known_hardware("h200"))
+    tiles = formula_tiles(ReductionKernel(65536, 49, "fp32", 2, 1), known_hardware("h100"))
     assert {t.r0_block for t in tiles} == {64}
     assert {(t.xblock, t.num_warps) for t in tiles} == {(1, 1), (16, 8), (32, 16), (64, 32), (128, 32), (256, 32)}
 
 
 def test_a_persistent_kernel_keeps_only_the_xblocks() -> None:
-    tiles = formula_tiles(ReductionKernel(2048, 768, "fp32", 6, 2, persistent=True), known_hardware("h200"))
+    tiles = formula_tiles(ReductionKernel(2048, 768, "fp32", 6, 2, persistent=True), known_hardware("h100"))
     assert {t.r0_block for t in tiles} == {1024}
     pairs = select_candidates(2048, 768, "fp32", 6, 2)
     # 65,536 registers hold no more than 64 rows of 1024.
     assert {t.xblock for t in tiles} == {x for x, _ in pairs if x <= 64} < {x for x, _ in pairs}
+
+
+@pytest.mark.parametrize("name", sorted(FITTED))
+def test_a_formula_is_the_same_after_its_file(name: str) -> None:
+    assert parse_params(params_json(FITTED[name])) == FITTED[name]
+
+
+def test_the_rfcs_formula_has_no_rules() -> None:
+    assert FITTED["ascend910b3"] == ASCEND_910B3 == FormulaParams()
+    assert ASCEND_910B3.rules == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("{", "formula"),
+        ("[]", "formula"),
+        ('{"rn_smal": 3}', "formula"),
+        ('{"rn_small": 9, "rn_hole": 9}', "rn_small"),
+        ('{"rules": [{"inner": true}]}', "rules"),
+        ('{"rules": 3}', "rules"),
+        ('{"rules": [{"outer": true}]}', "rules"),
+    ],
+)
+def test_a_formulas_file_that_cannot_be_is_refused_by_field(text: str, field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_params(text)
+    assert caught.value.field == field
+
+
+def test_a_rule_is_finite_its_anchors_are_known_and_its_class_has_no_other() -> None:
+    good = AnchorRule(True, False, 8.0, 0.0, 0.0, 0.0, 0.0, -7.0, 1.0, (Offset("split", 0, 0, 0),))
+    with pytest.raises(InvalidInput, match="product_slope"):
+        replace(good, product_slope=float("nan"))
+    with pytest.raises(InvalidInput, match="anchor"):
+        replace(good, offsets=(Offset("middle", 0, 0, 0),))
+    with pytest.raises(InvalidInput, match="rules"):
+        FormulaParams(rules=(good, replace(good, product_slope=1.0)))

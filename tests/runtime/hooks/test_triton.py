@@ -24,6 +24,7 @@ from tileguard.features.kernels import ReductionKernel
 from tileguard.features.pow2 import is_pow2, pow2_ceil
 from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.fallback import formula_tiles
+from tileguard.runtime.formula import FITTED
 from tileguard.runtime.hooks import triton as hook
 from tileguard.runtime.lattice import is_legal, lattice
 from tileguard.runtime.selector import MODEL, Selector
@@ -135,7 +136,9 @@ def test_one_call_is_one_batch_score_and_no_declared_config_changes(caplog: pyte
     assert not caplog.records
 
 
-def test_the_model_s_tiles_come_first_among_the_added_then_the_best_scored() -> None:
+def test_the_model_s_tiles_come_first_among_the_added_then_the_best_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(FITTED, "h200")  # the rules' tiles are all of the lattice
+
     def scores(tiles: Sequence[ReductionTile]) -> Any:
         # Best of all are tiles of the formula that the lattice, and so the model's choice, lacks.
         return pseudo_scores(tiles) + np.array([0.0 if t in lattice(KERNEL, H200).position else 1e10 for t in tiles])

@@ -1,0 +1,292 @@
+"""What a generated Triton reduction does, read from its source: which memory it touches in what order, and how much it
+computes.
+
+Metadata counts buffers; it does not say that one of them is a row of weights, that another is read in runs of eight
+elements, or that the reduced axis is gone over three times. The index expressions of the source do.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
+from math import gcd
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import MAX_COUNT, MAX_NUMEL, InvalidInput
+
+IntArray = npt.NDArray[np.int64]
+
+MAX_ALIGN = 16
+"""Elements; a wider alignment changes nothing, since no thread loads more."""
+
+UNKNOWN_SIZE = 1024
+"""Stands for a size that is a variable of the kernel: a stride of it is a stride, and no neighbour."""
+
+MAX_ACCESSES = 64
+"""Kinds of accesses that are kept of one kernel."""
+
+_PROBES = np.array(sorted({1 << e for e in range(15)} | {3 << e for e in range(13)}), dtype=np.int64)
+"""Distances at which an index expression is asked whether it still goes on in equal steps."""
+
+_INDEX = re.compile(r"^\(*(xindex|r0_index)(?: // (\w+))?\)*(?: % (\w+))?\)*$")
+_SIZE = re.compile(r"ks\d+")
+_WRAPPED = re.compile(r"tl\.(?:full\(\[[\d, ]*\], (-?\d+),|broadcast_to\((.+), \[)")
+_DEFINITION = re.compile(r"(x\d+|r0_\d+) = (.+)")
+_ACCESS = re.compile(r"tl\.(load|store|atomic_add)\((\w+) \+ \(")
+_SPECIAL = re.compile(
+    r"libdevice\.|tl_math\.(?:exp|log|sin|cos|tanh|rsqrt|sqrt)|tl\.(?:exp|log|sqrt|rsqrt|sigmoid)|tmp\d+ / "
+)
+_REDUCE = re.compile(r"tl\.(?:sum|max|min)\(|triton_helpers\.|welford|_with_index")
+_ACCUMULATOR = re.compile(r"_tmp\w* = tl\.full\(\[XBLOCK, R0_BLOCK\]")
+_CAST = re.compile(r"tmp\d+ = tmp\d+(?:\.to\(tl\.\w+\))?$|tl\.(?:full|load|broadcast_to)\(")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Access:
+    """Loads or stores of one kind: equal in all but the buffer.
+
+    store: writes. nbytes: of one element. step_x, step_r: elements between neighbours along either axis, 0 where the
+    index does not change. run_x, run_r: how many neighbours there are until the step changes; the whole axis at most.
+    along_x, along_r: whether the index depends on the axis at all. align: the largest power of two, up to 16, that
+    divides where every run begins, in elements. indirect: the index is itself computed or loaded; nothing else is known
+    then. count: instructions of this kind; buffers: how many different ones they name.
+    """
+
+    store: bool
+    nbytes: int
+    along_x: bool
+    along_r: bool
+    step_x: int
+    step_r: int
+    run_x: int
+    run_r: int
+    align: int
+    indirect: bool = False
+    count: int = 1
+    buffers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCode:
+    """A kernel's memory accesses, sorted, and what it computes for each element.
+
+    loops: over the reduced axis, 0 where one block covers it; accumulators: values that a loop carries for each element
+    of the tile. special: exponentials, roots, divisions and the like; arithmetic: other operations; reductions: of a
+    tile along an axis.
+    """
+
+    accesses: tuple[Access, ...]
+    loops: int
+    accumulators: int
+    special: int
+    arithmetic: int
+    reductions: int
+
+    def to_json(self) -> str:
+        """Compact, one line; `from_json` reads it."""
+        rows = [[int(value) for value in astuple(access)] for access in self.accesses]
+        counts = [self.loops, self.accumulators, self.special, self.arithmetic, self.reductions]
+        return json.dumps({"accesses": rows, "counts": counts}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> KernelCode:
+        """Raises InvalidInput for anything but what `to_json` writes."""
+        try:
+            data = json.loads(text)
+            accesses = tuple(_checked_access(row) for row in data["accesses"])
+            counts = [int(value) for value in data["counts"]]
+            if len(counts) != 5 or not all(0 <= value <= MAX_COUNT for value in counts):
+                raise ValueError(counts)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise InvalidInput("code", text, "JSON of accesses and counts, as KernelCode.to_json writes it") from None
+        return cls(accesses, *counts)
+
+
+def _checked_access(row: Sequence[int]) -> Access:
+    if len(row) != 12 or not all(type(value) is int and 0 <= value <= MAX_NUMEL for value in row):
+        raise ValueError(row)
+    flags = {0: row[0], 2: row[2], 3: row[3], 9: row[9]}
+    if any(value > 1 for value in flags.values()) or min(row[1], row[6], row[7], row[8], row[10], row[11]) < 1:
+        raise ValueError(row)
+    return Access(
+        bool(row[0]), row[1], bool(row[2]), bool(row[3]), row[4], row[5], row[6], row[7], row[8], bool(row[9]),
+        row[10], row[11],
+    )  # fmt: skip
+
+
+def read_triton(source: str, nbytes: Mapping[str, int], xnumel: int, rnumel: int) -> KernelCode:
+    """What a kernel that TorchInductor wrote does.
+
+    source: the function's text, with what stands around it or without. nbytes: pointer argument -> bytes of an element;
+    others count as 4. An index that is computed from loaded values counts as indirect.
+    """
+    axes = _Axes(xnumel, rnumel)
+    found: dict[Access, tuple[int, set[str]]] = {}
+    loops = accumulators = special = arithmetic = reductions = 0
+    for line in source.splitlines():
+        text = line.strip()
+        if text.startswith(("tmp", "_tmp", "tl.store", "tl.atomic")):
+            for touched in _ACCESS.finditer(text):
+                expression = _until_closed(text, touched.end())
+                access = axes.access(touched[1] != "load", nbytes.get(touched[2], 4), expression)
+                count, buffers = found.get(access, (0, set()))
+                found[access] = count + 1, buffers | {touched[2]}
+            if _ACCUMULATOR.match(text):
+                accumulators += 1
+            elif _CAST.search(text) or text.startswith("tl."):
+                pass
+            elif _SPECIAL.search(text):
+                special += 1
+            elif _REDUCE.search(text):
+                reductions += 1
+            else:
+                arithmetic += 1
+        elif text.startswith(("x", "r0_")):
+            if defined := _DEFINITION.match(text):
+                axes.define(defined[1], defined[2])
+        elif text.startswith("for r0_offset"):
+            loops += 1
+    accesses = tuple(sorted(replace(a, count=count, buffers=len(names)) for a, (count, names) in found.items()))
+    return KernelCode(accesses[:MAX_ACCESSES], loops, accumulators, special, arithmetic, reductions)
+
+
+def _until_closed(text: str, start: int) -> str:
+    depth, end = 1, start
+    while depth and end < len(text):
+        depth += (text[end] == "(") - (text[end] == ")")
+        end += 1
+    return text[start : end - 1]
+
+
+class _Axes:
+    """Index variables of one kernel by their values at the probed distances from the origin."""
+
+    def __init__(self, xnumel: int, rnumel: int) -> None:
+        self._extent = {"x": xnumel, "r": rnumel}
+        self._probes = {"x": _probes(xnumel), "r": _probes(rnumel)}
+        self._values: dict[str, tuple[str, IntArray]] = {}
+        self._known: dict[str, Access] = {}
+
+    def define(self, name: str, expression: str) -> None:
+        match = _INDEX.match(expression)
+        if match is None:
+            return
+        axis = "x" if match[1] == "xindex" else "r"
+        value = self._probes[axis]
+        if match[2]:
+            value = value // _size(match[2])
+        if match[3]:
+            value = value % _size(match[3])
+        self._values[name] = axis, value
+
+    def access(self, store: bool, nbytes: int, expression: str) -> Access:
+        known = self._known.get(expression)
+        if known is None:
+            known = self._known[expression] = self._read(expression)
+        return replace(known, store=store, nbytes=nbytes)
+
+    def _read(self, expression: str) -> Access:
+        wrapped = _WRAPPED.match(expression)
+        if wrapped is not None:
+            expression = wrapped[1] or wrapped[2]
+        found = self._sum(expression) or self._any(expression)
+        if found is None:
+            return Access(False, 1, True, True, 0, 0, 1, 1, 1, indirect=True)
+        origin, at = found
+        align = gcd(MAX_ALIGN, origin)
+        steps, runs = {}, {}
+        for axis, value in at.items():
+            probes = self._probes[axis]
+            step = steps[axis] = int(value[0]) if len(value) else 0
+            uneven = np.flatnonzero(value != step * probes)
+            run = runs[axis] = int(probes[uneven[0]]) if len(uneven) else self._extent[axis]
+            begins = value[probes % run == 0] if step == 1 else value
+            align = gcd(align, int(np.gcd.reduce(begins))) if len(begins) else align
+        return Access(
+            False, 1, bool(at["x"].any()), bool(at["r"].any()), abs(steps["x"]), abs(steps["r"]), runs["x"], runs["r"], align
+        )  # fmt: skip
+
+    def _sum(self, expression: str) -> tuple[int, dict[str, IntArray]] | None:
+        """(index at the origin, axis -> index at the probes less that) of a sum of multiples of index variables; None
+        for anything else."""
+        at: dict[str, IntArray] = {axis: np.zeros(len(probes), np.int64) for axis, probes in self._probes.items()}
+        origin = 0
+        for term in expression.split(" + "):
+            weight, name = 1, ""
+            for factor in term.split("*"):
+                factor = factor.strip("()")
+                if factor in self._values and not name:
+                    name = factor
+                elif factor.isdigit() or (factor[:1] == "-" and factor[1:].isdigit()):
+                    weight *= int(factor)
+                else:
+                    return None
+            if name:
+                axis, value = self._values[name]
+                at[axis] = at[axis] + weight * value
+            else:
+                origin += weight
+        return origin, at
+
+    def _any(self, expression: str) -> tuple[int, dict[str, IntArray]] | None:
+        """As `_sum`, of sums, products, quotients and remainders nested at will."""
+        try:
+            tree = ast.parse(expression.strip(), mode="eval").body
+            nowhere = {name: np.zeros(1, np.int64) for name in self._values}
+            origin = int(_value(tree, nowhere)[0])
+            at = {}
+            for axis, probes in self._probes.items():
+                names = {n: v if a == axis else np.zeros(len(probes), np.int64) for n, (a, v) in self._values.items()}
+                at[axis] = np.broadcast_to(_value(tree, names), probes.shape) - origin
+        except (SyntaxError, ValueError, KeyError, ZeroDivisionError, OverflowError, RecursionError):
+            return None
+        return origin, at
+
+
+def _value(node: ast.expr, names: Mapping[str, IntArray]) -> IntArray:
+    """An integer expression's value where names have theirs. Raises ValueError for what is none, KeyError for a name."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return np.array([number], dtype=np.int64)
+        case ast.Name(id=name):
+            return np.array([UNKNOWN_SIZE], np.int64) if _SIZE.fullmatch(name) else names[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, names)
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
+            return _OPERATORS[type(operator)](_value(left, names), _value(right, names))
+        case ast.Call(func=ast.Attribute(attr=name), args=[left, right]) if name in _HELPERS:
+            return _HELPERS[name](_value(left, names), _value(right, names))
+    raise ValueError(ast.dump(node))
+
+
+def _quotient(left: IntArray, right: IntArray) -> IntArray:
+    if not right.all():
+        raise ZeroDivisionError
+    return left // right
+
+
+def _remainder(left: IntArray, right: IntArray) -> IntArray:
+    if not right.all():
+        raise ZeroDivisionError
+    return left % right
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[IntArray, IntArray], IntArray]] = {
+    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.FloorDiv: _quotient, ast.Mod: _remainder,
+}  # fmt: skip
+_HELPERS = {"div_floor_integer": _quotient, "remainder_integer": _remainder}
+
+
+@lru_cache(maxsize=256)
+def _probes(extent: int) -> IntArray:
+    return _PROBES[extent > _PROBES]
+
+
+def _size(text: str) -> int:
+    return max(int(text), 1) if text.isdigit() else UNKNOWN_SIZE
