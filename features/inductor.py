@@ -8,7 +8,7 @@ from typing import Any
 
 from .code import read_triton
 from .errors import InvalidInput
-from .kernels import DTYPE_BYTES, ReductionKernel, canonical_dtype
+from .kernels import DTYPE_BYTES, ReductionKernel, canonical_dtype, checked_numel
 
 
 def reduction_kernel(
@@ -22,13 +22,17 @@ def reduction_kernel(
     source: str | None = None,
 ) -> ReductionKernel:
     """The description of a reduction: exact numels, counts from `inductor_meta`, dtypes and bytes from the pointers,
-    memory accesses from the source.
+    memory accesses from the source, where it names any.
 
     signature: argument -> Triton type (`*bf16`, `i32`, `constexpr`), of which the pointers count.
     Raises InvalidInput for a kernel without pointers, an unknown dtype or a numel out of range.
     """
     pointers = pointer_dtypes(signature)
     sizes = [DTYPE_BYTES[dtype] for dtype in pointers.values()]
+    xnumel, rnumel = checked_numel("xnumel", xnumel), checked_numel("rnumel", rnumel)
+    code = None
+    if source is not None:
+        code = read_triton(source, dict(zip(pointers, sizes, strict=True)), xnumel, rnumel)
     return ReductionKernel(
         xnumel=xnumel, rnumel=rnumel, dtype=input_dtype(pointers),
         # A kernel whose input is generated loads nothing; its reductions and stores still count.
@@ -36,7 +40,7 @@ def reduction_kernel(
         num_reduction=max(inductor_meta["num_reduction"], 1),
         min_ptr_elem_bytes=min(sizes), max_ptr_elem_bytes=max(sizes), total_ptr_elem_bytes=sum(sizes),
         inner=is_inner(reduction_hint), persistent=persistent,
-        code=read_triton(source, dict(zip(pointers, sizes, strict=True)), xnumel, rnumel) if source else None,
+        code=code if code is not None and code.accesses else None,
     )  # fmt: skip
 
 

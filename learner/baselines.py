@@ -5,8 +5,9 @@ A tile that the sweep did not measure can neither win nor be counted: a set is w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
+from tileguard.features.anchor import FormulaParams
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.fallback import formula_tiles
@@ -78,14 +79,13 @@ def _neighbours(tile: ReductionTile) -> list[ReductionTile]:
     ]
 
 
-def formula(hardware: HardwareSpec, *, all_warps: bool) -> Callable[[KernelSweep], Candidates]:
-    """The RFC's selector on `hardware`, with the derived warp count or with every warp count that was measured."""
-
-    def select(sweep: KernelSweep) -> Candidates:
-        tiles = formula_tiles(sweep.kernel, hardware)
-        if not all_warps:
-            return measured(sweep, tiles)
-        blocks = {(tile.xblock, tile.r0_block) for tile in tiles}
-        return tuple(i for i, tile in enumerate(sweep.tiles) if (tile.xblock, tile.r0_block) in blocks)
-
-    return select
+def formula(
+    sweep: KernelSweep, hardware: HardwareSpec, *, all_warps: bool, params: FormulaParams | None = None
+) -> Candidates:
+    """The formula's tiles on `hardware`, with their own warp counts or with every one that was measured. params: as
+    `formula_tiles` takes them."""
+    tiles = formula_tiles(sweep.kernel, hardware, params=params)
+    if not all_warps:
+        return measured(sweep, tiles)
+    blocks = {(tile.xblock, tile.r0_block) for tile in tiles}
+    return tuple(i for i, tile in enumerate(sweep.tiles) if (tile.xblock, tile.r0_block) in blocks)

@@ -296,7 +296,7 @@ def warn_trained_on(model: str, files: list[str]) -> None:
     if files:
         console().print(
             f"[yellow]{escape(model)} was trained on {escape(', '.join(files))}: its figures here show what it "
-            "remembers; the manifest's metrics are from families held out[/yellow]"
+            "remembers, as do those of a formula fitted to it; the manifest's metrics are from families held out[/yellow]"
         )
 
 

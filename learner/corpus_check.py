@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ pa = require("pyarrow")
 pc = require("pyarrow.compute")
 pq = require("pyarrow.parquet")
 
-from .corpus_schema import FIELDS, KERNEL_FIELDS, CorpusError, row_kernel, row_tile
+from .corpus_schema import CorpusError, CorpusSchema, schema_of
 
 MINIMA = {
     "reps": 1, "n_regs": 0, "n_spills": 0, "shared": 0, "host_default_rank": 0, "host_max_autotune_rank": 0,
@@ -86,7 +87,12 @@ def _check_of(name: str, wanted: Any, nullable: bool) -> _Check:
     return _Check(name, pa.string(), nullable, str, 0, 0)
 
 
-CHECKS = tuple(_check_of(*field) for field in FIELDS)
+@cache
+def checks_of(schema: CorpusSchema) -> tuple[_Check, ...]:
+    """One check a column, in order."""
+    return tuple(_check_of(*field) for field in schema.fields)
+
+
 _TIMES_OF = itemgetter("us", "us_min", "us_mad", "compile_ms", "us_median")
 
 
@@ -162,7 +168,7 @@ def check_fields(path: Path, rows: Sequence[dict[str, Any]], *, line: int | None
 
     line: where all rows come from, for a raw sweep; errors then name it in place of the row.
     """
-    for check in CHECKS:
+    for check in checks_of(schema_of(rows)):
         name = check.name
         try:
             values = [row[name] for row in rows]
@@ -201,7 +207,8 @@ def check_rows(path: Path, rows: Sequence[dict[str, Any]], *, line: int | None =
     if not rows:
         raise CorpusError(path, "(rows)", 0, "at least one row")
     check_fields(path, rows, line=line)
-    kernel_columns = [name for name, _, _ in KERNEL_FIELDS]
+    schema = schema_of(rows)
+    kernel_columns = [name for name, _, _ in schema.kernel_fields]
     kernel_of = itemgetter(*kernel_columns)
     first_of: dict[str, tuple[int, tuple[Any, ...]]] = {}
     tiles: dict[tuple[Any, ...], int] = {}
@@ -220,11 +227,11 @@ def check_rows(path: Path, rows: Sequence[dict[str, Any]], *, line: int | None =
         elif row["us"] is not None:
             raise CorpusError(path, "us", row["us"], f"no time where status is {row['status']}", number)
         try:
-            tile = row_tile(row)
+            tile = schema.tile(row)
             kernel = kernel_of(row)
             known = first_of.get(kernel_id)
             if known is None:
-                row_kernel(row)
+                schema.kernel(row)
                 first_of[kernel_id] = (index, kernel)
         except InvalidInput as error:
             raise CorpusError(path, error.field, error.value, error.allowed, number) from None
@@ -234,7 +241,7 @@ def check_rows(path: Path, rows: Sequence[dict[str, Any]], *, line: int | None =
         first = tiles.setdefault((kernel_id, *tile.sort_key), index)
         if first != index:
             other = f"row {first}'s tile" if line is None else "an earlier tile of the line"
-            raise CorpusError(path, "xblock", str(tile), f"no duplicate of {other}", number)
+            raise CorpusError(path, schema.tile_fields[0][0], str(tile), f"no duplicate of {other}", number)
         for name in ("host_default_rank", "host_max_autotune_rank"):
             rank = row[name]
             if rank is not None and (first := ranks.setdefault((kernel_id, name, rank), index)) != index:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tileguard.features.anchor import regime
+from tileguard.features.anchor import FormulaParams, regime
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
@@ -39,12 +39,13 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is asked for each sweep: the scorer (of its fold, or the champion), how its k tiles are picked, and the
-    selector that unites them with the rest."""
+    """What is asked for each sweep: the scorer (of its fold, or the champion), how its k tiles are picked, the selector
+    that unites them with the rest, and the formula that this holds (None is the shipped one)."""
 
     scorer_of: Callable[[int], Scorer]
     selector_of: Callable[[int, int], Selector]
     diversity: float
+    formula_of: Callable[[int], FormulaParams | None] = lambda index: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,15 +120,18 @@ def evaluate(
     sweeps = corpus.sweeps
     sets: dict[str, tuple[Candidates, ...]] = {}
     sizes: dict[str, tuple[int, ...]] = {}
-    for name, select in baseline_selectors(hardware).items():
+    for name, select in BASELINES.items():
         if name.startswith("host") and not any(sweep.host_default or sweep.host_max_autotune for sweep in sweeps):
             continue  # a device that generates its own kernels has no host list to beat
         sets[name] = tuple(only_measured(sweep, select(sweep)) for sweep in sweeps)
         sizes[name] = tuple(map(len, sets[name]))
-    sizes["formula"] = tuple(len(formula_tiles(sweep.kernel, hardware)) for sweep in sweeps)
-    if hardware.has_warps:
-        every = (formula_tiles(sweep.kernel, hardware, all_warps=True) for sweep in sweeps)
-        sizes["formula_all_warps"] = tuple(map(len, every))
+    params = [model.formula_of(i) if model is not None else None for i in range(len(sweeps))]
+    for name, all_warps in (("formula", False), ("formula_all_warps", True))[: 2 if hardware.has_warps else 1]:
+        asked = list(zip(sweeps, params, strict=True))
+        found = (baselines.formula(sweep, hardware, all_warps=all_warps, params=p) for sweep, p in asked)
+        sets[name] = tuple(only_measured(sweep, one) for sweep, one in zip(sweeps, found, strict=True))
+        whole = (formula_tiles(sweep.kernel, hardware, all_warps=all_warps, params=p) for sweep, p in asked)
+        sizes[name] = tuple(map(len, whole))
     violations = 0
     verdicts: dict[str, int] = {}
     if model is not None:
@@ -142,7 +146,7 @@ def evaluate(
                 verdicts[result.verdict.reason] = verdicts.get(result.verdict.reason, 0) + 1
                 lengths.append(len(result.tiles))
                 unions.append(only_measured(sweep, measured(sweep, result.tiles)))
-                parts = {*host, *formula_tiles(sweep.kernel, hardware)}
+                parts = {*host, *formula_tiles(sweep.kernel, hardware, params=params[i])}
                 if result.verdict.reason in (Reason.TRUST, Reason.OUT_OF_RANGE):
                     parts |= {sweep.tiles[j] for j in alone[i]}
                 violations += not parts <= set(result.tiles)
@@ -152,18 +156,13 @@ def evaluate(
     return Evaluation(corpus, sets, sizes, violations, verdicts)
 
 
-def baseline_selectors(hardware: HardwareSpec) -> dict[str, Callable[[KernelSweep], Candidates]]:
-    """Every selector that needs no model, by the name that the tables use."""
-    formulas = {"formula": baselines.formula(hardware, all_warps=False)}
-    if hardware.has_warps:
-        formulas["formula_all_warps"] = baselines.formula(hardware, all_warps=True)
-    return {
-        "dense": baselines.dense,
-        "host_default": baselines.host_default,
-        "host_max_autotune": baselines.host_max_autotune,
-        "host_coordinate_descent": baselines.host_coordinate_descent,
-        **formulas,
-    }
+BASELINES: Mapping[str, Callable[[KernelSweep], Candidates]] = {
+    "dense": baselines.dense,
+    "host_default": baselines.host_default,
+    "host_max_autotune": baselines.host_max_autotune,
+    "host_coordinate_descent": baselines.host_coordinate_descent,
+}
+"""What needs neither model nor formula, by the name that the tables use."""
 
 
 def curve(corpus: Corpus, model: Model, ks: Sequence[int] = CURVE_K) -> dict[int, npt.NDArray[np.float64]]:

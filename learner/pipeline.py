@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from tileguard import __version__
+from tileguard.features.anchor import ASCEND_910B3, FormulaParams
 from tileguard.features.errors import TileguardError
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.reduction import REDUCTION_SCHEMA
+from tileguard.runtime.formula import FITTED
 from tileguard.runtime.guard import GuardPolicy
 from tileguard.runtime.manifest import Manifest
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE, OnnxRanker
@@ -28,6 +30,8 @@ from .card import CARD_FILE, model_card
 from .corpus import Corpus
 from .evaluate import Evaluation, Model, by_family, by_regime, curve, evaluate
 from .export import check_parity, export_onnx, parity_rows
+from .fit_formula import FitConfig, fit_formula
+from .formula_facts import FEW
 from .train import (
     BoosterRanker,
     Fold,
@@ -134,16 +138,30 @@ def held_out_model(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) 
     """The folds, and the model that asks for each kernel the fold that held its family out."""
     folds = cross_validate(corpus, hardware, config)
     fold_of = {i: fold for fold in folds for i in fold.test}
+    formulas = {fold.number: formula_without(corpus, hardware, fold.train) for fold in folds}
     rankers = {fold.number: booster_ranker(fold.booster, corpus, hardware, config, fold.train) for fold in folds}
     selectors: dict[tuple[int, int], Selector] = {}
 
     def selector_of(index: int, k: int) -> Selector:
         number = fold_of[index].number
         if (number, k) not in selectors:
-            selectors[number, k] = Selector(hardware, model=rankers[number], top_k=k, policy=PATIENT)
+            selectors[number, k] = Selector(
+                hardware, model=rankers[number], top_k=k, policy=PATIENT, formula=formulas[number]
+            )
         return selectors[number, k]
 
-    return tuple(folds), Model(lambda i: rankers[fold_of[i].number], selector_of, config.diversity)
+    formula_of: Callable[[int], FormulaParams | None] = lambda i: formulas[fold_of[i].number]
+    return tuple(folds), Model(lambda i: rankers[fold_of[i].number], selector_of, config.diversity, formula_of)
+
+
+def formula_without(corpus: Corpus, hardware: HardwareSpec, train: Sequence[int]) -> FormulaParams | None:
+    """The formula that a fold may use: where the shipped one was fitted to measurements of this hardware, it has seen the
+    families held out too, and one fitted to the training families alone stands in (with too few kernels the RFC's)."""
+    if hardware.name not in FITTED or not FITTED[hardware.name].rules:
+        return None
+    if len(train) < FEW:
+        return ASCEND_910B3
+    return fit_formula([corpus.sweeps[i] for i in train], hardware, FitConfig()).params
 
 
 def fit_ranker(

@@ -98,6 +98,7 @@ def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) ->
     meta = record["inductor_meta"]
     xnumel, rnumel = record["numels"].get("xnumel", 1), checked_int("r0_numel", record["numels"]["r0_numel"], minimum=1)
     persistent = record["heuristic"] == "PERSISTENT_REDUCTION"
+    source = record.get("src")
     described = reduction_kernel(
         xnumel,
         rnumel,
@@ -105,7 +106,7 @@ def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) ->
         meta,
         reduction_hint=meta.get("reduction_hint"),
         persistent=persistent,
-        source=record.get("src"),
+        source=source if isinstance(source, str) else None,
     )
     name = f"{record['label']}/{record['kernel']}/{xnumel}x{rnumel}"
     ids[name] += 1

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tileguard import models
+from tileguard.features.anchor import FormulaParams
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import ReductionKernel
@@ -95,6 +96,7 @@ class Selector:
     hardware: a HardwareSpec or a known name. model: "champion" (the shipped one), a directory, a Ranker, or None for
     the fallbacks alone. A model that is missing, corrupt or foreign raises nothing: the verdict says so. top_k: a
     number, or "calibrated": as many as the model needs to lose over 5 % on at most `risk` of kernels (calibration.py).
+    formula: its constants; left out, those fitted to the hardware, and without any the RFC's.
     Raises InvalidInput for an unknown hardware, a top_k below 1 or a risk outside 0 to 1.
     """
 
@@ -106,9 +108,11 @@ class Selector:
         top_k: int | str = DEFAULT_TOP_K,
         risk: float = DEFAULT_RISK,
         policy: GuardPolicy | None = None,
+        formula: FormulaParams | None = None,
     ) -> None:
         self.hardware = known_hardware(hardware) if isinstance(hardware, str) else hardware
         self.top_k, self.risk = checked_top_k(top_k), checked_risk(risk)
+        self.formula = formula
         spec = self.hardware
         load: Callable[[], Ranker] | None
         if model is None:
@@ -139,7 +143,7 @@ class Selector:
         if not isinstance(host_tiles, tuple) or not all(isinstance(tile, ReductionTile) for tile in host_tiles):
             raise InvalidInput("host_tiles", host_tiles, "ReductionTiles")
         started = time.perf_counter_ns()
-        formula = formula_tiles(kernel, self.hardware)
+        formula = formula_tiles(kernel, self.hardware, params=self.formula)
         choices = lattice(kernel, self.hardware) if space is None else TileSpace(space)
         pool = choices.with_extra((*host_tiles, *formula))
         proposed = time.perf_counter_ns()
@@ -149,7 +153,7 @@ class Selector:
         proposers: dict[ReductionTile, list[str]] = {tile: [HOST] for tile in host_tiles}
         if not verdict.trusted and self.hardware.has_warps:
             # An unsure model costs compiles, never a worse winner: the formula then stands with every warp count.
-            formula = formula_tiles(kernel, self.hardware, all_warps=True)
+            formula = formula_tiles(kernel, self.hardware, all_warps=True, params=self.formula)
         for tile in formula:
             proposers.setdefault(tile, []).append(FORMULA)
         k = self._k()

@@ -131,7 +131,7 @@ def corpus_row(**changes: Any) -> dict[str, Any]:
         "kernel_id": "k0", "workload": "sum:1", "family": "sum", "hardware": "h200", "op": None,
         "xnumel": 100, "rnumel": 1000, "dtype": "fp32", "num_load": 1, "num_store": 1, "num_reduction": 1,
         "min_ptr_elem_bytes": 4, "max_ptr_elem_bytes": 4, "total_ptr_elem_bytes": 8, "inner": True,
-        "persistent": False, "source": None,
+        "persistent": False, "code": None, "source": None,
         "xblock": 1, "r0_block": 256, "num_warps": 4, "num_stages": 1, "lowering": None,
         "status": "ok", "error": None, "compile_ms": 100.0, "us": 3.0, "us_median": 3.0, "us_min": 2.9,
         "us_mad": 0.05, "reps": 20, "n_regs": None, "n_spills": None, "shared": None,

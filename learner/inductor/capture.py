@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -25,27 +25,37 @@ from typing import Any, Protocol
 from tileguard.features.errors import InvalidInput
 from tileguard.features.inductor import reduction_kernel
 from tileguard.features.kernels import ReductionKernel
+from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.hooks.configs import Refused
 from tileguard.runtime.hooks.proposal import check_eligible
 from tileguard.runtime.optional import require
 
 from .args import describe_args
 from .cuda_fork import allow_cuda
+from .swept import Row, SweptKernel
 
 HEURISTICS = {"REDUCTION": "reduction", "PERSISTENT_REDUCTION": "persistent_reduction"}
 """Name of TorchInductor's heuristic -> name of the decorator in its generated source."""
+
+HOPELESS = 4.0
+"""As SweptKernel says: of reductions, whose times are short and so uncertain."""
 
 HOST_LISTS = {"default": False, "max_autotune": True}
 """Name of a host's list -> whether max_autotune is on."""
 
 
-class Workload(Protocol):
-    """What a file of workloads yields: work whose inputs `run` makes on the GPU, with its family, the unit of splits."""
+class Named(Protocol):
+    """Work to capture kernels from, with its family, the unit of splits."""
 
     @property
     def family(self) -> str: ...
     @property
     def name(self) -> str: ...
+
+
+class Workload(Named, Protocol):
+    """What a file of workloads yields: work whose inputs `run` makes on the GPU."""
+
     @property
     def run(self) -> Callable[[], None]: ...
 
@@ -90,25 +100,63 @@ class CapturedKernel:
             reduction_hint=self.inductor_meta.get("reduction_hint"), persistent=self.persistent, source=self.src,
         )  # fmt: skip
 
+    @property
+    def hopeless(self) -> float:
+        return HOPELESS
+
+    def code(self, tile: ReductionTile) -> str:
+        """One file for all tiles."""
+        return self.head + self.src
+
+    def config(self, tile: ReductionTile) -> Any:
+        from torch._inductor.runtime.triton_heuristics import InductorConfig
+
+        blocks = {"XBLOCK": tile.xblock, "R0_BLOCK": tile.r0_block}
+        kwargs = {name: size for name, size in blocks.items() if name in self.arg_names}
+        return InductorConfig(kwargs, num_warps=tile.num_warps, num_stages=tile.num_stages, dynamic_scale_rblock=False)
+
+    def grid(self, tile: ReductionTile) -> tuple[int, ...]:
+        return ()
+
+    def row(self, tile: ReductionTile) -> Row:
+        r0_block = None if self.persistent else tile.r0_block
+        return {"X": tile.xblock, "R": r0_block, "w": tile.num_warps, "st": tile.num_stages}
+
+    def tile(self, row: Row) -> ReductionTile:
+        """The tile of a raw sweep's row."""
+        fixed = 1 << (self.numels["r0_numel"] - 1).bit_length()
+        return ReductionTile(row["X"], row["R"] or fixed, row["w"], row["st"])
+
+    def twin(self, tile: ReductionTile) -> Hashable:
+        return tile.xblock, tile.r0_block, tile.num_warps
+
+    def references(self) -> dict[str, Callable[..., None]]:
+        return {}
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any], *, where: str) -> CapturedKernel:
         """Keys of other things are ignored. Raises InvalidInput for a missing one."""
-        names = [one.name for one in fields(cls)]
-        missing = [name for name in names if name not in data]
-        if missing:
-            raise InvalidInput(where, f"no {missing[0]}", "a line that `collect --device inductor` wrote")
-        given = {name: data[name] for name in names}
+        given = known_fields(cls, data, where=where)
         return cls(**given | {"arg_names": tuple(given["arg_names"]), "args": tuple(given["args"])})
+
+
+def known_fields(cls: type, data: dict[str, Any], *, where: str) -> dict[str, Any]:
+    """Of a raw sweep's line, what a dataclass of captured kernels names. Raises InvalidInput for what is missing."""
+    names = [one.name for one in fields(cls)]
+    missing = [name for name in names if name not in data]
+    if missing:
+        raise InvalidInput(where, f"no {missing[0]}", "a line that `collect --device inductor` wrote")
+    return {name: data[name] for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
     """What one workload gave. skipped: kernels that no list of ours may be put into, by reason."""
 
-    kernels: tuple[CapturedKernel, ...]
+    kernels: tuple[SweptKernel, ...]
     skipped: dict[str, int]
     seconds: float
 
@@ -116,8 +164,9 @@ class Capture:
 def load_workloads(path: Path | None, *, seed: int, most: int, min_log2: float = 0.0) -> list[Workload]:
     """The first workloads of a Python file (left out: the registry that ships, which never ends), in order.
 
-    min_log2: what the registry is asked for. The file defines `workloads(seed)`, an iterable of objects with `family`, `name` and `run`. Raises InvalidInput where
-    it does not, where a family holds a colon, or for two workloads of one name.
+    min_log2: what the registry is asked for. The file defines `workloads(seed)`, an iterable of objects with `family`,
+    `name` and `run`. Raises InvalidInput where it does not, where a family holds a colon, or for two workloads of one
+    name.
     """
     module = _module(path)
     make = getattr(module, "workloads", None)
@@ -176,7 +225,7 @@ def capturer(workloads: Sequence[Workload]) -> Callable[[int], Capture]:
     return capture
 
 
-def label_of(workload: Workload) -> str:
+def label_of(workload: Named) -> str:
     """`family:name`; a name that begins so stands for itself."""
     name = workload.name
     return name if name.startswith(f"{workload.family}:") else f"{workload.family}:{name}"

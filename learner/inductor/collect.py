@@ -1,4 +1,4 @@
-"""`tileguard collect --device inductor`: dense measurements of the reductions that TorchInductor generates on a GPU.
+"""`tileguard collect --device inductor`: dense measurements of the kernels that TorchInductor generates on a GPU.
 
 On a machine with torch and numpy alone: `PYTHONPATH=src python3 -m tileguard.learner.inductor.collect --out FILE`.
 """
@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tileguard.features.errors import InvalidInput, TileguardError
+from tileguard.features.errors import InvalidInput, TileguardError, checked_choice
 from tileguard.features.hardware import usable_cpus
-from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.optional import require
 
 from .cuda_fork import keep_cuda_closed
@@ -26,9 +25,9 @@ from .raw_sweep import RawSweep, beside, check_same, read_lines
 from .scratch import make_scratch
 
 if TYPE_CHECKING:
-    from .capture import CapturedKernel
     from .plan import Plan
     from .sweep import Counts, Progress
+    from .swept import SweptKernel
 
 logger = logging.getLogger("tileguard")
 
@@ -51,8 +50,7 @@ TOLD_EVERY_S = 5.0
 PROGRAMS = 1000
 """Workloads that are taken of a registry: the one that ships never ends."""
 
-SCORE_BUDGET_S = 5.0
-"""For the model, in place of a compiler's patience: every core is busy."""
+FAMILIES = ("reduction", "matmul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,8 @@ class Settings:
     host's own; on CUDA the binaries of TorchInductor's reductions do not differ by it (docs/collect.md). count: kernels
     at most, those of earlier runs included; programs: workloads at most. model: whose top tiles a plan holds,
     "champion", a folder, or None. budget_s: wall seconds, all told. processes: that capture, then compile.
-    min_log2: of the elements that the registry's workloads reduce, at least. Raises InvalidInput naming the field.
+    min_log2: of the elements that the registry's workloads reduce, at least. family: of kernels, one of FAMILIES; of
+    matmuls workloads, stages, model and min_log2 say nothing. Raises InvalidInput naming the field.
     """
 
     out: Path
@@ -80,8 +79,10 @@ class Settings:
     processes: int = field(default_factory=lambda: spare_cpus())
     compile_limit_s: float = 10.0
     min_log2: float = 0.0
+    family: str = "reduction"
 
     def __post_init__(self) -> None:
+        checked_choice("family", self.family, FAMILIES)
         for name in ("tiles", "count", "programs", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -96,6 +97,8 @@ class Settings:
             raise InvalidInput("stages", self.stages, "numbers of stages from 1 on")
         if self.workloads is not None and self.repeat is not None:
             raise InvalidInput("repeat", str(self.repeat), "either a file of workloads or a sweep to repeat")
+        if self.workloads is not None and self.family == "matmul":
+            raise InvalidInput("workloads", str(self.workloads), "none: matmuls are drawn by seed")
 
     @property
     def raw(self) -> Path:
@@ -164,22 +167,16 @@ def collect_inductor(settings: Settings, *, tell: Callable[[Progress], None] = l
 def _collect(
     settings: Settings, sweep: RawSweep, began: float, end: float, tell: Callable[[Progress], None]
 ) -> Summary:
-    from tileguard.runtime.guard import GuardPolicy
-    from tileguard.runtime.selector import Selector
-
-    from .capture import load_workloads
-    from .plan import MODEL_SHARE, plan_tiles
+    from .kinds import KINDS, check_same_kind
     from .sweep import Captures, Counts, Sweeper, capture_workloads, ordered
 
     known, counts, captures, left, complete = len(sweep.records), Counts(), None, 0, True
     wanted = settings.count or sys.maxsize
     common: dict[str, object]
-    again = _repeated(settings.repeat) if settings.repeat is not None else {}
-    workloads = (
-        []
-        if again
-        else load_workloads(settings.workloads, seed=settings.seed, most=settings.programs, min_log2=settings.min_log2)
-    )
+    kind = KINDS[settings.family]
+    check_same_kind(list(sweep.records.values()), kind, sweep.path)
+    again = _repeated(settings.repeat, settings.family) if settings.repeat is not None else {}
+    workloads = [] if again else kind.workloads(settings)
     with Sweeper(compilers=settings.processes, compile_limit_s=settings.compile_limit_s, tell=tell) as sweeper:
         machine = sweeper.machine()
         same = {"hardware": machine.hardware.name, "toolchain": machine.toolchain}
@@ -189,25 +186,22 @@ def _collect(
         else:
             captures = Captures(beside(settings.raw, ".kernels.jsonl"), toolchain=machine.toolchain)
             common = {**same, "machine": machine.facts, "tiles": settings.tiles or DENSE}
-        selector = Selector(
-            machine.hardware, model=settings.model, top_k=max(1, (settings.tiles or MODEL_SHARE) // MODEL_SHARE),
-            policy=GuardPolicy(score_budget_s=SCORE_BUDGET_S, load_budget_s=SCORE_BUDGET_S),
-        )  # fmt: skip
+        planner = kind.planner(settings, machine.hardware)
 
-        def plan(kernel: CapturedKernel) -> Plan:
-            if again:
-                return again[kernel.key][1]
-            return plan_tiles(kernel, selector, most=settings.tiles, stages=settings.stages, seed=settings.seed)
+        def plan(kernel: SweptKernel) -> Plan:
+            return again[kernel.key][1] if again else planner(kernel)
 
         while True:
             kernels = [kernel for kernel, _ in again.values()]
             if captures is not None:
                 share = CAPTURE_SHARE * (end - time.monotonic())
                 complete = capture_workloads(
-                    workloads, captures, processes=settings.processes, deadline=time.monotonic() + share,
+                    workloads, kind.capturer, captures,
+                    processes=min(settings.processes, kind.capturers or settings.processes),
+                    deadline=time.monotonic() + share,
                     enough=lambda: len(captures.keys | sweep.records.keys()) >= wanted, tell=tell,
                 )  # fmt: skip
-                kernels = captures.kernels(workloads)
+                kernels = captures.kernels(workloads, kind.load)
             new = [kernel for kernel in kernels if kernel.key not in sweep.records]
             chosen = ordered(new, seed=settings.seed)[: max(0, wanted - len(sweep.records))]
             left = len(chosen) - sweeper.sweep(chosen, plan, sweep, counts, deadline=end, common=common)
@@ -221,21 +215,20 @@ def _collect(
     )  # fmt: skip
 
 
-def _repeated(path: Path) -> dict[str, tuple[CapturedKernel, Plan]]:
-    """Kernels of a sweep and their tiles that worked, by key. Raises InvalidInput for a sweep without arguments."""
-    from .capture import CapturedKernel
+def _repeated(path: Path, family: str) -> dict[str, tuple[SweptKernel, Plan]]:
+    """Kernels of a sweep and their tiles that worked, by key. Raises InvalidInput for a sweep without arguments, or of
+    another family."""
+    from .kinds import KINDS, check_same_kind
     from .plan import Plan, PlannedTile
 
     if not path.is_file():
         raise InvalidInput("repeat", str(path), "an existing .jsonl or .jsonl.xz file")
-    found = {}
+    found: dict[str, tuple[SweptKernel, Plan]] = {}
     for record in read_lines(path):
-        kernel = CapturedKernel.from_json(record, where=f"repeat {path}")
-        fixed = 1 << (kernel.numels["r0_numel"] - 1).bit_length()
+        check_same_kind([record], KINDS[family], path)
+        kernel = KINDS[family].load(record, where=f"repeat {path}")
         tiles = tuple(
-            PlannedTile(ReductionTile(row["X"], row["R"] or fixed, row["w"], row["st"]), tuple(row["by"].split("+")))
-            for row in record["rows"]
-            if "us" in row
+            PlannedTile(kernel.tile(row), tuple(row["by"].split("+"))) for row in record["rows"] if "us" in row
         )
         if tiles:
             found[kernel.key] = kernel, Plan(tiles, record["lattice_size"])
@@ -322,6 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command, for machines without the command line's libraries; its exit status."""
     parser = argparse.ArgumentParser(prog="python3 -m tileguard.learner.inductor.collect", description=__doc__)
     parser.add_argument("workloads", nargs="?", type=Path, help="Python file with workloads(seed); else what ships")
+    parser.add_argument("--family", default="reduction", help="of kernels: " + " or ".join(FAMILIES))
     parser.add_argument("--out", type=Path, required=True, help=".jsonl.xz, .jsonl or .parquet, to write or go on with")
     parser.add_argument("--budget", type=float, help="seconds of wall time, all told")
     parser.add_argument("--tiles", default=DENSE, help="dense, or so many tiles a kernel")
@@ -341,6 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.out, given.workloads, given.repeat, parse_tiles(given.tiles), tuple(given.stages), given.count,
             given.programs, None if given.model == "none" else given.model, given.budget, given.seed,
             given.processes if given.processes is not None else spare_cpus(), given.compile_limit, given.min_log2,
+            given.family,
         )  # fmt: skip
         summary = collect_inductor(settings, tell=now_and_then(say))
     except TileguardError as error:

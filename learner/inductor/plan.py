@@ -6,7 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec
@@ -28,9 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PlannedTile:
-    """A tile to measure. by: the rules that chose it, in the order host, formula, model, then lattice or sample."""
+    """A tile to measure, of its family's class. by: the rules that chose it, in the order host, formula, model, then
+    lattice or sample."""
 
-    tile: ReductionTile
+    tile: Any
     by: tuple[str, ...]
 
 

@@ -12,15 +12,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, Protocol, Self, cast
 
 from tileguard.features.errors import InvalidInput, TileguardError
 
-from .capture import Capture, CapturedKernel, Workload, capturer
+from .capture import Capture, Named
 from .job_pool import TIMEOUT, JobPool, Outcome, next_outcomes
 from .plan import Plan, in_turn
 from .raw_sweep import RawSweep, Record, append_line, check_same, cut_torn_line, read_lines
-from .timing import CompileJob, Machine, Row, TimingJob, tile_compiler, tile_timer
+from .swept import Row, SweptKernel
+from .timing import CompileJob, Machine, TimingJob, tile_compiler, tile_timer
 
 TICK_S = 0.2
 CAPTURE_LIMIT_S, TIMING_LIMIT_S = 180.0, 120.0
@@ -57,6 +58,12 @@ class Progress:
 
 
 Tell = Callable[[Progress], None]
+
+
+class Load(Protocol):
+    """Makes a captured kernel of a line's object again. Raises InvalidInput naming `where`."""
+
+    def __call__(self, data: Record, *, where: str) -> SweptKernel: ...
 
 
 class TimingFault(TileguardError):
@@ -112,17 +119,17 @@ class Captures:
         """Kernels that are no business of ours, by reason."""
         return sum((Counter(line["skipped"]) for line in self._lines), Counter[str]())
 
-    def kernels(self, order: Sequence[Workload]) -> list[CapturedKernel]:
-        """Each distinct kernel once, of the workload that stands first in `order`."""
+    def kernels(self, order: Sequence[Named], load: Load) -> list[SweptKernel]:
+        """Each distinct kernel once, of the workload that stands first in `order`. load: from a line's object."""
         rank = {(one.family, one.name): i for i, one in enumerate(order)}
-        found: dict[str, CapturedKernel] = {}
+        found: dict[str, SweptKernel] = {}
         for line in sorted(self._lines, key=lambda line: rank.get((line["family"], line["name"]), len(rank))):
             for data in line["kernels"]:
-                kernel = CapturedKernel.from_json(data, where=str(self._path))
+                kernel = load(data, where=str(self._path))
                 found.setdefault(kernel.key, kernel)
         return list(found.values())
 
-    def add(self, workload: Workload, capture: Capture | None, error: str | None) -> None:
+    def add(self, workload: Named, capture: Capture | None, error: str | None) -> None:
         line: Record = {
             "family": workload.family, "name": workload.name, "toolchain": self._toolchain, "error": error,
             "seconds": round(capture.seconds, 2) if capture else None, "skipped": capture.skipped if capture else {},
@@ -135,7 +142,8 @@ class Captures:
 
 
 def capture_workloads(
-    workloads: Sequence[Workload],
+    workloads: Sequence[Named],
+    capturer: Callable[[Sequence[Any]], Callable[[int], Capture]],
     captures: Captures,
     *,
     processes: int,
@@ -144,7 +152,7 @@ def capture_workloads(
     tell: Tell,
 ) -> bool:
     """Run the workloads that are not done, in order, until `deadline` (of time.monotonic) or `enough`; whether none is
-    left to run."""
+    left to run. capturer: makes, in each process, what turns a workload's place into what it gave."""
     done = captures.done
     todo = deque(i for i, one in enumerate(workloads) if (one.family, one.name) not in done)
     began, total, finished, failed = time.monotonic(), len(todo), 0, 0
@@ -161,9 +169,9 @@ def capture_workloads(
     return finished == total
 
 
-def ordered(kernels: Sequence[CapturedKernel], *, seed: int) -> list[CapturedKernel]:
+def ordered(kernels: Sequence[SweptKernel], *, seed: int) -> list[SweptKernel]:
     """One of each family after another, shuffled: wherever a budget ends, every family has its share."""
-    groups: dict[str, list[CapturedKernel]] = {}
+    groups: dict[str, list[SweptKernel]] = {}
     for kernel in kernels:
         groups.setdefault(kernel.family, []).append(kernel)
     return in_turn(list(groups.values()), seed=str(seed))
@@ -173,7 +181,7 @@ def ordered(kernels: Sequence[CapturedKernel], *, seed: int) -> list[CapturedKer
 class _Kernel:
     """One in work: outcomes by place among its planned tiles."""
 
-    kernel: CapturedKernel
+    kernel: SweptKernel
     plan: Plan
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
@@ -208,8 +216,8 @@ class Sweeper:
 
     def sweep(
         self,
-        kernels: Sequence[CapturedKernel],
-        plan: Callable[[CapturedKernel], Plan],
+        kernels: Sequence[SweptKernel],
+        plan: Callable[[Any], Plan],
         sweep: RawSweep,
         counts: Counts,
         *,
@@ -275,24 +283,23 @@ class Sweeper:
             self._timer.submit(one.kernel.key, TimingJob(one.kernel, tiles, digests))
 
 
-def record_of(kernel: CapturedKernel, plan: Plan, compiled: Mapping[int, Outcome], timed: Outcome) -> Record:
+def record_of(kernel: SweptKernel, plan: Plan, compiled: Mapping[int, Outcome], timed: Outcome) -> Record:
     """A kernel's line in a raw sweep (docs/corpus.md). compiled: by place in the plan; timed: of those that compiled."""
     times = iter(timed.result or ())
     rows = []
     for place, planned in enumerate(plan.tiles):
-        tile, outcome = planned.tile, compiled[place]
-        row: Row = {
-            "X": tile.xblock, "R": None if kernel.persistent else tile.r0_block, "w": tile.num_warps,
-            "st": tile.num_stages, "by": "+".join(planned.by),
-        }  # fmt: skip
+        outcome = compiled[place]
+        row: Row = kernel.row(planned.tile) | {"by": "+".join(planned.by)}
         if outcome.error is not None:
             row["error"] = _compile_error(outcome)
         else:
             row["compile_ms"] = round(outcome.result.ms, 1)
             row |= {"error": f"timing: {timed.error}"} if timed.error is not None else next(times)
         rows.append(row)
-    described = kernel.to_json()
-    return described | {"rows": rows, "lattice_size": plan.lattice_size}
+    record = kernel.to_json() | {"rows": rows, "lattice_size": plan.lattice_size}
+    if timed.error is None and (references := list(times)):
+        record["references"] = dict(zip(kernel.references(), references, strict=True))
+    return record
 
 
 def _compile_error(outcome: Outcome) -> str:

@@ -11,26 +11,22 @@ import logging
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from tileguard.features.hardware import HardwareSpec
-from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.hooks.gpu import gpu_hardware
 from tileguard.runtime.optional import require
 
 from .args import build_args
-from .capture import CapturedKernel
 from .cuda_fork import allow_cuda
 from .cupti import CuptiStopwatch
+from .swept import Row, SweptKernel
 
 LOOK_ROUNDS, ROUNDS, FEWEST_ROUNDS = 2, 9, 5
 """Rounds in which every tile runs; further ones for those not hopeless, and the fewest where a round is long."""
-
-HOPELESS = 4.0
-"""A tile that took so many times the best in the first look is not launched again."""
 
 MOST_ROUNDS_S = 1.0
 """Of one kernel's further rounds: where they would take longer, they are fewer."""
@@ -52,8 +48,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class CompileJob:
-    kernel: CapturedKernel
-    tile: ReductionTile
+    kernel: SweptKernel
+    tile: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +64,24 @@ class CompiledTile:
 class TimingJob:
     """digests: of the tiles' binaries, None where not known."""
 
-    kernel: CapturedKernel
-    tiles: tuple[ReductionTile, ...]
+    kernel: SweptKernel
+    tiles: tuple[Any, ...]
     digests: tuple[str | None, ...]
 
 
-Row = dict[str, Any]
+@dataclass(frozen=True, slots=True)
+class GridLauncher:
+    """The host's launcher of a template's kernel, with the grid that it has to be given."""
+
+    launcher: Any
+    grid: tuple[int, ...]
+
+    @property
+    def config(self) -> Any:
+        return self.launcher.config
+
+    def __call__(self, *args: Any, stream: Any) -> None:
+        self.launcher(*args, *self.grid, stream=stream)
 
 
 class Stopwatch(Protocol):
@@ -90,14 +98,11 @@ def tile_compiler() -> Callable[[CompileJob], CompiledTile]:
     """What compiles a tile into Triton's cache; for a process of its own, which never opens the GPU."""
     allow_cuda()
     logging.getLogger(HEURISTICS_LOG).setLevel(logging.CRITICAL)  # else a traceback a failure
-    loaded: dict[str, Any] = {}
 
     def compile_tile(job: CompileJob) -> CompiledTile:
-        if job.kernel.key not in loaded:
-            loaded.clear()
-            loaded[job.kernel.key] = load_kernel(job.kernel)
+        autotuner = load_kernel(job.kernel, job.tile)
         began = time.perf_counter()
-        result = loaded[job.kernel.key]._precompile_config(config_of(job.kernel, job.tile))
+        result = autotuner._precompile_config(job.kernel.config(job.tile))
         return CompiledTile((time.perf_counter() - began) * 1e3, _digest(result.kernel))
 
     return compile_tile
@@ -122,42 +127,61 @@ def tile_timer() -> Callable[[TimingJob | None], Machine | list[Row]]:
 
 
 def time_tiles(job: TimingJob, stopwatch: Stopwatch) -> list[Row]:
-    """One row a tile, in order. Raises what the stopwatch raises.
+    """One row a tile, in order, then one a reference of the kernel's. Raises what the stopwatch raises.
 
-    A row has `us`, `us_min`, `mad`, `reps`, `regs`, `spills`, `shared`, or `error`. Where the binary is that of an
-    earlier tile with another num_stages, it has that one's.
+    A row has `us`, `us_min`, `mad`, `reps`, of a tile `regs`, `spills`, `shared`, or it has `error`. Where the binary is
+    that of an earlier tile with another num_stages, it has that one's.
     """
-    autotuner = load_kernel(job.kernel)
     args = build_args(job.kernel.args, device=DEVICE)
     rows: list[Row] = []
     launchers: dict[int, Any] = {}
-    first: dict[tuple[Any, ...], int] = {}
+    first: dict[Hashable, int] = {}
     for place, (tile, digest) in enumerate(zip(job.tiles, job.digests, strict=True)):
-        same = first.setdefault((digest or place, tile.xblock, tile.r0_block, tile.num_warps), place)
+        same = first.setdefault((digest or place, job.kernel.twin(tile)), place)
         if same != place:
             rows.append(rows[same])
             continue
         try:
-            launcher = autotuner._precompile_config(config_of(job.kernel, tile)).make_launcher()
-            stopwatch.launch(launcher, args)
+            autotuner = load_kernel(job.kernel, tile)
+            launcher = autotuner._precompile_config(job.kernel.config(tile)).make_launcher()
+            row = {"regs": launcher.n_regs, "spills": launcher.n_spills, "shared": launcher.shared}
+            grid = job.kernel.grid(tile)
+            launchers[place] = GridLauncher(launcher, grid) if grid else launcher
+            stopwatch.launch(launchers[place], args)
+        except Exception as error:
+            launchers.pop(place, None)
+            row = {"error": error_text(error)}
+        rows.append(row)
+    references = range(len(rows), len(rows) + len(job.kernel.references()))
+    for place, reference in zip(references, job.kernel.references().values(), strict=True):
+        try:
+            stopwatch.launch(reference, args)
+            launchers[place] = reference
+            rows.append({})
         except Exception as error:
             rows.append({"error": error_text(error)})
-            continue
-        launchers[place] = launcher
-        rows.append({"regs": launcher.n_regs, "spills": launcher.n_spills, "shared": launcher.shared})
-    for place, times in interleaved(launchers, args, stopwatch).items():
+    timed = interleaved(launchers, args, stopwatch, hopeless=job.kernel.hopeless, always=references)
+    for place, times in timed.items():
         rows[place].update(summary(times))
     return rows
 
 
-def interleaved(launchers: dict[int, Any], args: Sequence[Any], stopwatch: Stopwatch) -> dict[int, list[float]]:
-    """µs of every round that counts: of a hopeless tile the first look, of the others the rounds after it."""
+def interleaved(
+    launchers: dict[int, Any],
+    args: Sequence[Any],
+    stopwatch: Stopwatch,
+    *,
+    hopeless: float,
+    always: Container[int] = (),
+) -> dict[int, list[float]]:
+    """µs of every round that counts: of a hopeless one the first look, of the others the rounds after it. `always`:
+    places that are never hopeless, nor what others are measured by."""
     if not launchers:
         return {}
     places = list(launchers)
     looks = dict(zip(places, stopwatch.time(list(launchers.values()), args, LOOK_ROUNDS), strict=True))
-    best = min(min(times) for times in looks.values())
-    kept = [place for place in places if min(looks[place]) < HOPELESS * best]
+    best = min((min(looks[place]) for place in places if place not in always), default=0.0)
+    kept = [place for place in places if place in always or min(looks[place]) < hopeless * best]
     round_s = sum(min(looks[place]) for place in kept) / 1e6
     rounds = min(ROUNDS, max(FEWEST_ROUNDS, int(MOST_ROUNDS_S / max(round_s, 1e-9))))
     return looks | dict(zip(kept, stopwatch.time([launchers[place] for place in kept], args, rounds), strict=True))
@@ -178,20 +202,11 @@ def error_text(error: BaseException) -> str:
     return f"{'OutOfResources' if ran_out else name}: {line}"[:200]
 
 
-def load_kernel(kernel: CapturedKernel) -> Any:
-    """The host's `CachingAutotuner` of the generated source, in this process; nothing is compiled yet."""
+def load_kernel(kernel: SweptKernel, tile: Any) -> Any:
+    """The host's `CachingAutotuner` of a tile's generated source, in this process; nothing is compiled yet."""
     from torch._inductor.codecache import PyCodeCache
 
-    return getattr(PyCodeCache.load(kernel.head + kernel.src), kernel.kernel)
-
-
-def config_of(kernel: CapturedKernel, tile: ReductionTile) -> Any:
-    """A config of the host's own class."""
-    from torch._inductor.runtime.triton_heuristics import InductorConfig
-
-    blocks = {"XBLOCK": tile.xblock, "R0_BLOCK": tile.r0_block}
-    kwargs = {name: size for name, size in blocks.items() if name in kernel.arg_names}
-    return InductorConfig(kwargs, num_warps=tile.num_warps, num_stages=tile.num_stages, dynamic_scale_rblock=False)
+    return getattr(PyCodeCache.load(kernel.code(tile)), kernel.kernel)
 
 
 def make_stopwatch() -> Stopwatch:

@@ -108,14 +108,14 @@ def test_a_union_keeps_order_and_drops_duplicates() -> None:
 
 
 def test_the_formula_is_the_runtimes_own_and_all_warps_takes_every_warp_count_of_its_blocks(corpus: Corpus) -> None:
-    derived, every = (baselines.formula(H200, all_warps=all_warps) for all_warps in (False, True))
     for sweep in corpus.sweeps:
+        derived, every = (baselines.formula(sweep, H200, all_warps=all_warps) for all_warps in (False, True))
         expected = formula_tiles(sweep.kernel, H200)
-        assert [sweep.tiles[i] for i in derived(sweep)] == [tile for tile in expected if tile in sweep.index]
+        assert [sweep.tiles[i] for i in derived] == [tile for tile in expected if tile in sweep.index]
         blocks = {(tile.xblock, tile.r0_block) for tile in expected}
-        found = {sweep.tiles[i] for i in every(sweep)}
+        found = {sweep.tiles[i] for i in every}
         assert found == {tile for tile in sweep.tiles if (tile.xblock, tile.r0_block) in blocks}
-        assert set(derived(sweep)) <= set(every(sweep))
+        assert set(derived) <= set(every)
 
 
 def test_a_failed_tile_never_wins(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tileguard.features.errors import InvalidInput
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
 from tileguard.learner.corpus import Corpus, content_digest, read_corpora, read_corpus, write_corpus
-from tileguard.learner.corpus_schema import CORPUS_SCHEMA, CorpusError
+from tileguard.learner.corpus_schema import CORPUS_SCHEMA, LATER_FIELDS, CorpusError
 
 Rows = list[dict[str, Any]]
 
@@ -318,7 +318,12 @@ def test_an_empty_corpus_is_refused(path: Path) -> None:
         read_corpus(path)
 
 
-@pytest.mark.parametrize("column", CORPUS_SCHEMA.names)
+def test_a_corpus_of_before_a_column_was_kept_reads_as_if_it_were_empty(path: Path) -> None:
+    pq.write_table(raw_table([corpus_row()]).drop_columns(list(LATER_FIELDS)), path)
+    assert read_corpus(path).sweeps[0].kernel.code is None
+
+
+@pytest.mark.parametrize("column", [name for name in CORPUS_SCHEMA.names if name not in LATER_FIELDS])
 def test_a_missing_column_is_named(path: Path, column: str) -> None:
     pq.write_table(raw_table([corpus_row()]).drop_columns([column]), path)
     with pytest.raises(CorpusError) as caught:

@@ -5,10 +5,11 @@ Workloads are those of `tests.inductor_host`; times are simulated, everything el
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,11 @@ def main(arguments: Sequence[str]) -> int:
     fakegpu.install()
     import torch
 
+    kinds: Any = importlib.import_module("tileguard.learner.inductor.kinds")
+
     torch.cuda.current_stream = lambda device=None: SimpleNamespace(cuda_stream=0)
+    if "TINY_PROBLEMS" in os.environ:
+        kinds.problems = tiny_problems
     inductor_timing.DEVICE = "cpu"
     inductor_timing.make_stopwatch = SimulatedStopwatch
     return collect_inductor.main(arguments)
@@ -40,16 +45,34 @@ class SimulatedStopwatch:
         launcher(*args, stream=0)
 
     def time(self, launchers: Sequence[Any], args: Sequence[Any], rounds: int) -> list[list[float]]:
-        from tests import fakegpu
-
         time.sleep(float(os.environ.get("SLOW_TIMING_S", "0")))
         found = []
         for launcher in launchers:
             for _ in range(rounds):
                 launcher(*args, stream=0)
-            us = fakegpu.simulated_ms("", fakegpu.describe(launcher.config))
+            us = simulated_us(launcher)
             found.append([us + i % 3 for i in range(rounds)])
         return found
+
+
+def simulated_us(launcher: Any) -> float:
+    """Of ATen, which has no config, the least."""
+    from tests import fakegpu
+
+    if not hasattr(launcher, "config"):
+        return 0.5
+    grid = {"grid": launcher.grid} if hasattr(launcher, "grid") else {}
+    return fakegpu.simulated_ms("", fakegpu.describe(launcher.config) | grid)
+
+
+def tiny_problems(seed: int) -> Iterator[Any]:
+    """Products so small that the host lists few tiles: one of each operation, one of which k is ragged."""
+    from tileguard.features.kernels import MatmulKernel
+    from tileguard.learner.inductor.matmul_problems import problem
+
+    yield problem("small", "mm", MatmulKernel(1, 16, 20, 32, "bf16"))
+    yield problem("batched", "bmm", MatmulKernel(3, 10, 16, 25, "fp16", None, False, True))
+    yield problem("bias", "addmm", MatmulKernel(1, 9, 24, 16, "tf32", None, True, False))
 
 
 if __name__ == "__main__":

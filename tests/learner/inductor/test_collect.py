@@ -28,7 +28,7 @@ from tileguard.learner.inductor import sweep as inductor_sweep
 from tileguard.learner.inductor.capture import CapturedKernel, label_of, load_workloads
 from tileguard.learner.inductor.collect import Settings, main, parse_tiles, progress_line
 from tileguard.learner.inductor.job_pool import JobPool, Outcome, next_outcomes
-from tileguard.learner.inductor.plan import Plan, plan_tiles, stratified
+from tileguard.learner.inductor.plan import Plan, PlannedTile, plan_tiles, stratified
 from tileguard.learner.inductor.raw_sweep import RawSweep, read_lines
 from tileguard.learner.inductor.sweep import Counts, Progress, Sweeper, TimingFault, ordered
 from tileguard.learner.inductor.timing import CompiledTile, CompileJob, Machine, TimingJob
@@ -61,7 +61,8 @@ SELECTOR = Selector(H200, model=None)
 
 
 def small_plan(kernel: CapturedKernel) -> Plan:
-    return plan_tiles(kernel, SELECTOR, most=1)
+    plan = plan_tiles(kernel, SELECTOR, most=1)
+    return replace(plan, tiles=(*plan.tiles, PlannedTile(ReductionTile(32, 64, 4), ("sample",))))
 
 
 def compiling(job: CompileJob) -> CompiledTile:
@@ -79,6 +80,7 @@ def timing(job: TimingJob | None) -> Any:
     """Stands in for the GPU: 1 to 2 µs a tile; a kernel of 96 rows cannot be timed."""
     if job is None:
         return Machine(H200, "fake 1.0", {"gpu": "none"})
+    assert isinstance(job.kernel, CapturedKernel)
     if job.kernel.numels["xnumel"] == 96:
         raise RuntimeError("lost events")
     us = [1 + crc32(repr(tile.sort_key).encode()) / 2**32 for tile in job.tiles]
@@ -163,7 +165,7 @@ def test_tiles_that_the_generated_code_cannot_take_are_not_planned() -> None:
 def test_every_num_stages_that_is_asked_for_is_planned_beside_the_hosts_own() -> None:
     plan = plan_tiles(captured(), SELECTOR, most=1, stages=(1, 3))
     assert {planned.tile.num_stages for planned in plan.tiles} == {1, 3}
-    assert len(plan.tiles) == 2 * len(small_plan(captured()).tiles)
+    assert len(plan.tiles) == 2 * len(plan_tiles(captured(), SELECTOR, most=1).tiles)
 
 
 def test_families_take_turns_so_that_a_budget_cuts_all_of_them_alike() -> None:
