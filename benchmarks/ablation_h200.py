@@ -36,12 +36,10 @@ SEEDS = (0, 1, 2)
 JUDGED_K = (1, 4, 8, 12)
 
 ESTIMATES = (
-    "log2_latency_time", "log2_traffic_time", "log2_bandwidth_share", "log2_code_time", "log2_moved_time",
-    "log2_compute_over_memory",
+    "log2_code_time", "log2_moved_time", "log2_compute_over_memory",
 )  # fmt: skip
 RESIDENCY = (
-    "resident_blocks", "resident_n_wave", "resident_efficiency", "log2_occupancy", "code_resident_blocks", "code_waves",
-    "log2_code_fill", "log2_code_registers", "n_wave", "rho", "wave_efficiency",
+    "code_resident_blocks", "code_waves", "log2_code_fill", "log2_code_registers", "n_wave", "rho", "wave_efficiency",
 )  # fmt: skip
 ANCHOR = ("dist_px", "dist_pr", "dist_tile")
 

@@ -34,7 +34,8 @@ SECTOR_BYTES = 32
 VECTOR_BYTES = 16
 MEMORY_LATENCY_S, BLOCK_S, LAUNCH_S = 700e-9, 500e-9, 1e-6
 OPS_PER_CORE_S = 128 * 1.7e9
-"""Rough times and rates, as in reduction.py: they only shape features."""
+"""Rough times of a memory access, of a block's start and end, of a launch, and a rate: they only shape features, a model
+learns its own scale."""
 
 _SPECIAL_OPS, _REDUCTION_OPS, _OTHER_OPS = 6, 2, 4
 _FIXED_REGISTERS = 24
@@ -132,7 +133,7 @@ def access_columns(
             instructions += per_thread * (access.count / 4)
             live += access.count
     weight = max(weight, 1)
-    registers = np.clip(_FIXED_REGISTERS + per_thread * live, _FIXED_REGISTERS, 255)
+    registers = np.minimum(_FIXED_REGISTERS + per_thread * live, 255.0)
     resident = _resident(registers, threads, hardware)
     slots = resident * hardware.cores
     per_core = np.minimum(resident, np.ceil(programs / hardware.cores))
@@ -202,4 +203,4 @@ def _resident(registers: FloatArray, threads: FloatArray, hardware: HardwareSpec
         return np.ones_like(threads)
     by_registers = hardware.registers_per_core // (registers * threads)
     by_threads = hardware.max_threads_per_core // threads
-    return np.clip(np.minimum(by_registers, by_threads), 1.0, hardware.max_blocks_per_core)
+    return np.minimum(np.maximum(np.minimum(by_registers, by_threads), 1.0), hardware.max_blocks_per_core)

@@ -285,7 +285,8 @@ _HELPERS = {"div_floor_integer": _quotient, "remainder_integer": _remainder}
 
 @lru_cache(maxsize=256)
 def _probes(extent: int) -> IntArray:
-    return _PROBES[extent > _PROBES]
+    """Distances within an axis, its last element among them."""
+    return np.unique(np.append(_PROBES[extent > _PROBES], extent - 1 if extent > 1 else [])).astype(np.int64)
 
 
 def _size(text: str) -> int:

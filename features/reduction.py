@@ -35,10 +35,8 @@ TILE_FEATURES = (
     "log2_tile_bytes", "onchip_share", "log2_contiguous_bytes",
     "log2_programs", "log2_programs_per_core", "n_wave", "rho", "wave_efficiency",
     "log2_warps", "log2_elems_per_thread", "log2_bytes_per_thread",
-    "resident_blocks", "resident_n_wave", "resident_efficiency", "log2_occupancy", "log2_bytes_in_flight",
-    "log2_contiguous_threads", "log2_vector", "log2_vector_bytes", "log2_vectors_per_thread", "log2_live_values",
-    "log2_reduce_threads", "crosses_warps", "log2_rows_of_threads", "log2_serial",
-    "log2_bandwidth_share", "log2_latency_time", "log2_traffic_time",
+    "log2_contiguous_threads", "log2_vector_bytes", "log2_vectors_per_thread",
+    "log2_reduce_threads", "log2_rows_of_threads", "log2_serial",
 )  # fmt: skip
 
 REDUCTION_SCHEMA = FeatureSchema("reduction", 2, KERNEL_FEATURES + CODE_FEATURES + TILE_FEATURES + ACCESS_FEATURES)
@@ -46,10 +44,6 @@ REDUCTION_SCHEMA = FeatureSchema("reduction", 2, KERNEL_FEATURES + CODE_FEATURES
 
 MAX_VECTOR_BYTES = 16
 """A thread's widest load, where the contiguous extent is aligned."""
-
-MEMORY_LATENCY_S, BARRIER_S, BLOCK_S, LAUNCH_S = 800e-9, 150e-9, 500e-9, 1e-6
-"""Rough times of a dependent load from memory, a barrier between warps, a block's start and end, a launch. They only
-shape features; a model learns its own scale."""
 
 _CAP = float(1 << 20)
 """Counts above this are one case: the grid is far larger than the machine."""
@@ -65,10 +59,10 @@ def reduction_features(kernel: ReductionKernel, tiles: Sequence[ReductionTile], 
     # In floating point: the product of two long axes does not fit 64 bits.
     tile = np.minimum(x * r.astype(np.float64), 2.0**62).astype(np.int64)
     warps = np.where(warps > 0, warps, derived_warps(tile, hardware))
-    grid = _grid(kernel, x, r, tile, warps * hardware.warp_size, hardware)
+    grid = _grid(kernel, x, r, tile, warps * hardware.warp_size)
     columns = {
         **_shape_columns(kernel, grid, hardware),
-        **_thread_columns(kernel, grid, hardware),
+        **_thread_columns(kernel, grid),
         "log2_warps": np.log2(warps),
         "num_stages": stages,
     }
@@ -119,17 +113,13 @@ class _Grid:
     trips: IntArray
     threads: IntArray
     per_thread: FloatArray
-    resident: IntArray
 
 
-def _grid(
-    kernel: ReductionKernel, x: IntArray, r: IntArray, tile: IntArray, threads: IntArray, hardware: HardwareSpec
-) -> _Grid:
+def _grid(kernel: ReductionKernel, x: IntArray, r: IntArray, tile: IntArray, threads: IntArray) -> _Grid:
     log_x, log_r = np.log2(x), np.log2(r)
     per_thread = np.maximum(tile / threads, 1.0)
     return _Grid(
         x, r, tile, log_x, log_r, log_x + log_r, -(-kernel.xnumel // x), -(-kernel.rnumel // r), threads, per_thread,
-        _resident_blocks(threads, per_thread, kernel, hardware),
     )  # fmt: skip
 
 
@@ -174,58 +164,30 @@ def _shape_columns(
     }
 
 
-def _thread_columns(
-    kernel: ReductionKernel, grid: _Grid, hardware: HardwareSpec
-) -> dict[str, FloatArray | npt.NDArray[np.bool_]]:
-    """What follows from how threads share a tile: residency, vector loads, the reduction tree, a rough time.
+def _thread_columns(kernel: ReductionKernel, grid: _Grid) -> dict[str, FloatArray]:
+    """What follows from how threads share a tile: vector loads, the reduction tree.
 
     Triton deals a tile to threads along the contiguous axis first, a vector each; what threads remain go along the
     other axis. Threads that share one output must exchange partial results, through shared memory between warps.
     """
-    elem_bytes, total_bytes = dtype_bytes(kernel.dtype), kernel.total_bytes
+    elem_bytes = dtype_bytes(kernel.dtype)
     contiguous, other = (grid.r, grid.x) if kernel.inner else (grid.x, grid.r)
     widest = min(max(MAX_VECTOR_BYTES // elem_bytes, 1), _alignment(kernel))
     vector = np.maximum(np.minimum(np.minimum(widest, contiguous), grid.tile // grid.threads), 1)
-    along = np.clip(contiguous // vector, 1, grid.threads)
-    across = np.clip(grid.threads // along, 1, other)
+    along = np.minimum(np.maximum(contiguous // vector, 1), grid.threads)
+    across = np.minimum(np.maximum(grid.threads // along, 1), other)
     reduce_threads, rows = (along, across) if kernel.inner else (across, along)
     serial = grid.trips * np.maximum(grid.r // reduce_threads, 1)
-    crosses = reduce_threads > hardware.warp_size
-
-    slots = grid.resident * hardware.cores
-    resident_waves = -(-grid.programs // slots)
-    busy = np.minimum(grid.programs, slots)
-    in_flight = busy * (grid.tile * float(total_bytes))
-    core_rate = hardware.dram_bytes_per_s / hardware.cores
-    share = np.minimum(in_flight / (hardware.dram_bytes_per_s * MEMORY_LATENCY_S), 1.0)
-    ideal_s = kernel.xnumel * kernel.rnumel * total_bytes / hardware.dram_bytes_per_s + LAUNCH_S
-    per_core = np.minimum(grid.resident, np.ceil(grid.programs / hardware.cores))
-    trip_s = np.maximum(0.6 * MEMORY_LATENCY_S, per_core * grid.tile * (total_bytes / core_rate))
-    tree_s = np.where(crosses, BARRIER_S * np.log2(np.maximum(reduce_threads / hardware.warp_size, 2.0)), BARRIER_S / 3)
-    latency_s = resident_waves * (grid.trips * trip_s + tree_s + BLOCK_S) + LAUNCH_S
-    padding = (grid.programs * grid.x / kernel.xnumel) * (grid.trips * grid.r / kernel.rnumel)
-    traffic_s = (ideal_s - LAUNCH_S) * padding / np.maximum(share, 1e-3)
     log_threads, log_per_thread = np.log2(grid.threads), np.log2(grid.per_thread)
     return {
         "log2_elems_per_thread": grid.log_tile - log_threads,
-        "log2_bytes_per_thread": grid.log_tile - log_threads + math.log2(total_bytes),
-        "resident_blocks": grid.resident,
-        "resident_n_wave": np.minimum(resident_waves, _CAP),
-        "resident_efficiency": grid.programs / (resident_waves * slots),
-        "log2_occupancy": np.log2(busy * grid.threads / (hardware.cores * max(hardware.max_threads_per_core, 1))),
-        "log2_bytes_in_flight": np.log2(in_flight),
+        "log2_bytes_per_thread": grid.log_tile - log_threads + math.log2(kernel.total_bytes),
         "log2_contiguous_threads": np.minimum(np.log2(contiguous), log_threads),
-        "log2_vector": np.log2(vector),
         "log2_vector_bytes": np.log2(vector * elem_bytes),
         "log2_vectors_per_thread": log_per_thread - np.log2(vector),
-        "log2_live_values": np.log2(grid.per_thread * kernel.num_load + 1.0),
         "log2_reduce_threads": np.log2(reduce_threads),
-        "crosses_warps": crosses,
         "log2_rows_of_threads": np.log2(rows),
         "log2_serial": np.log2(serial),
-        "log2_bandwidth_share": np.log2(share),
-        "log2_latency_time": np.log2(latency_s / ideal_s),
-        "log2_traffic_time": np.log2(traffic_s / ideal_s),
     }
 
 
@@ -233,17 +195,3 @@ def _alignment(kernel: ReductionKernel) -> int:
     """Largest power of two, up to 16, that divides the contiguous extent: with an odd one no row starts aligned."""
     extent = kernel.rnumel if kernel.inner else kernel.xnumel
     return min(extent & -extent, 16)
-
-
-def _resident_blocks(
-    threads: IntArray, per_thread: FloatArray, kernel: ReductionKernel, hardware: HardwareSpec
-) -> IntArray:
-    """Blocks that one core holds at once, from threads and an estimate of registers: each thread keeps its share of
-    every load and of every accumulator, and 24 more."""
-    if not hardware.max_threads_per_core:
-        return np.ones_like(threads)
-    live = kernel.num_load + kernel.num_reduction * (1 if kernel.persistent else 2)
-    registers = np.clip(24 + per_thread * live, 24, 255)
-    by_registers = hardware.registers_per_core // (registers * threads)
-    by_threads = hardware.max_threads_per_core // threads
-    return np.clip(np.minimum(by_registers, by_threads), 1, hardware.max_blocks_per_core).astype(np.int64)

@@ -192,6 +192,10 @@ def collect_command(
     repeat: Annotated[
         Path | None, typer.Option(help="inductor: a sweep (.jsonl.xz) whose kernels and tiles to measure again.")
     ] = None,
+    family: Annotated[str, typer.Option(help="inductor: of kernels, reduction or matmul.")] = "reduction",
+    min_log2: Annotated[
+        float, typer.Option(help="inductor: log2 of the elements that the shipped workloads reduce, at least.")
+    ] = 0.0,
 ) -> None:
     """Sweep kernels' whole lattices into a corpus. Kill it at any moment and run it again: it goes on where it was."""
     check_file("out", out)
@@ -199,7 +203,8 @@ def collect_command(
         from .inductor.collect import Settings, collect_inductor, now_and_then, parse_tiles
 
         settings = Settings(
-            out, workloads, repeat, parse_tiles(tiles), count=count, budget_s=budget, seed=seed
+            out, workloads, repeat, parse_tiles(tiles), count=count, budget_s=budget, seed=seed, min_log2=min_log2,
+            family=family,
         )  # fmt: skip
         for line in collect_inductor(settings, tell=now_and_then(say)).lines():
             say(line)
@@ -211,8 +216,8 @@ def collect_command(
 
     if device != "cpu":
         raise InvalidInput("device", device, "cpu or inductor")
-    if tiles != "dense" or repeat is not None:
-        raise InvalidInput("device", device, "inductor, for --tiles and --repeat")
+    if tiles != "dense" or repeat is not None or min_log2 or family != "reduction":
+        raise InvalidInput("device", device, "inductor, for --tiles, --repeat, --min-log2 and --family")
     chosen = (
         parse_workloads(workloads) if workloads is not None else cpu_workloads(60 if count is None else count, seed)
     )

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tileguard.features.anchor import regime
 
-from .corpus import KernelSweep, read_corpus
+from .corpus import Corpus, KernelSweep, matmul_sweeps, read_corpus
 
 
 def corpus_facts(paths: Sequence[Path], *, hardware: str | None) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def corpus_table(facts: dict[str, Any]) -> Table:
         "hardware": ", ".join(facts["hardware"]),
         "digest": facts["digest"],
         "status": _counts(facts["statuses"]),
-        "regimes of rnumel": _counts(facts["regimes"]),
+        **{_TITLES[name]: _counts(facts[name]) for name in _TITLES if name in facts},
         "dtypes": _counts(facts["dtypes"]),
         "worst ÷ best tile": f"median {spread['median']:.1f}, p95 {spread['p95']:.0f}, most {spread['max']:.0f}",
         "best tile": f"{facts['best_us']['min']:.2f} to {facts['best_us']['max']:.0f} µs",
@@ -59,7 +59,7 @@ def _facts(path: Path, hardware: str | None) -> dict[str, Any]:
         "tiles": corpus.n_rows,
         "hardware": sorted({sweep.hardware for sweep in sweeps}),
         "families": _sorted(Counter(corpus.families)),
-        "regimes": _sorted(Counter(regime(sweep.kernel.rnumel) for sweep in sweeps)),
+        **_of_family(corpus),
         "dtypes": _sorted(Counter(sweep.kernel.dtype for sweep in sweeps)),
         "statuses": _sorted(Counter(status for sweep in sweeps for status in sweep.status)),
         "spread": {
@@ -68,6 +68,21 @@ def _facts(path: Path, hardware: str | None) -> dict[str, Any]:
         "best_us": {"min": min(best), "max": max(best)},
         "compile_ms_median": float(np.nanmedian(np.concatenate([sweep.compile_ms for sweep in sweeps]))),
     }  # fmt: skip
+
+
+_TITLES = {"regimes": "regimes of rnumel", "ops": "operations", "beaten": "ATen against the best tile"}
+
+
+def _of_family(corpus: Corpus) -> dict[str, Any]:
+    """What is worth counting of reductions, and of matmuls."""
+    if corpus.schema.family != "matmul":
+        return {"regimes": _sorted(Counter(regime(sweep.kernel.rnumel) for sweep in corpus.sweeps))}
+    sweeps = matmul_sweeps(corpus)
+    aten = [(sweep.extra["aten_us"], sweep.best_us) for sweep in sweeps if sweep.extra["aten_us"] is not None]
+    return {
+        "ops": _sorted(Counter(sweep.extra["op"] for sweep in sweeps)),
+        "beaten": _sorted(Counter("slower" if us > best else "as fast or faster" for us, best in aten)),
+    }
 
 
 def _spread(sweep: KernelSweep) -> float:

@@ -59,7 +59,7 @@ MATMUL_KERNEL_FIELDS = (
     ("allow_tf32", pa.bool_(), False), ("decompose_k", pa.bool_(), False), ("aten_us", pa.float64(), True),
     ("source", _STRING, True),
 )  # fmt: skip
-"""op: mm, bmm or addmm. dtype: tf32 is fp32 in memory, with allow_tf32. decompose_k: whether the host prefers to split k
+"""op: mm, bmm or addmm. dtype: what the tiles multiply, tf32 being fp32 in memory; allow_tf32: what ATen may. decompose_k: whether the host prefers to split k
 and lists no Triton tile. aten_us: the fastest of ATen's ways, timed beside the tiles."""
 MATMUL_TILE_FIELDS = (
     ("block_m", pa.int32(), False), ("block_n", pa.int32(), False), ("block_k", pa.int32(), False),
@@ -134,8 +134,8 @@ def row_matmul(row: Mapping[str, Any]) -> MatmulKernel:
     """The kernel columns of a row as a MatmulKernel. Raises InvalidInput where they contradict one another."""
     if row["op"] not in MATMUL_OPS:
         raise InvalidInput("op", row["op"], "one of " + ", ".join(MATMUL_OPS))
-    if row["allow_tf32"] != (row["dtype"] == "tf32"):
-        raise InvalidInput("allow_tf32", row["allow_tf32"], "true where dtype is tf32, and nowhere else")
+    if row["dtype"] == "tf32" and not row["allow_tf32"]:
+        raise InvalidInput("allow_tf32", row["allow_tf32"], "true where dtype is tf32")
     if row["aten_us"] is not None and row["aten_us"] <= 0:
         raise InvalidInput("aten_us", row["aten_us"], "a positive time, or none")
     return MatmulKernel(**{name: row[name] for name in MatmulKernel.__slots__})

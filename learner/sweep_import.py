@@ -18,11 +18,16 @@ from tileguard.runtime.devices.base import NOT_MEASURED, OK, CompileError, Compi
 
 from .corpus_check import check_fields, check_rows
 from .corpus_schema import CorpusError
+from .inductor.matmul_kernel import ROW_KEYS, TEMPLATE
 
 logger = logging.getLogger("tileguard")
 
 _NAMES = ("label", "kernel", "heuristic")
 _REQUIRED = (*_NAMES, "numels", "signature", "inductor_meta", "baselines", "rows")
+_MATMUL_REQUIRED = (
+    *_NAMES, "op", "batch", "m", "n", "k", "dtype", "a_transposed", "b_transposed", "allow_tf32", "decompose_k",
+    "baselines", "rows",
+)  # fmt: skip
 _DESCRIBED = (
     "xnumel", "rnumel", "dtype", "num_load", "num_store", "num_reduction",
     "min_ptr_elem_bytes", "max_ptr_elem_bytes", "total_ptr_elem_bytes", "inner", "persistent",
@@ -30,7 +35,7 @@ _DESCRIBED = (
 
 
 def read_sweep(*paths: Path, hardware: str) -> list[dict[str, Any]]:
-    """Corpus rows of every kernel in raw sweeps measured on `hardware`; errors name line and key.
+    """Corpus rows of every kernel in raw sweeps measured on `hardware`, of one family; errors name line and key.
 
     Of a kernel that was swept more than once (equal `key`) the sweep with the most timed tiles counts, whole: times of
     two runs are not mixed.
@@ -38,15 +43,21 @@ def read_sweep(*paths: Path, hardware: str) -> list[dict[str, Any]]:
     known_hardware(hardware)
     rows: list[dict[str, Any]] = []
     ids: Counter[str] = Counter()
+    first: str | None = None
     for path, number, record in _best_records(paths):
-        for key in _REQUIRED:
+        is_matmul = record.get("heuristic") == TEMPLATE
+        for key in _MATMUL_REQUIRED if is_matmul else _REQUIRED:
             if key not in record:
                 raise CorpusError(path, key, "(missing)", "a value in every line", number)
         for key in _NAMES:
             if not isinstance(record[key], str):
                 raise CorpusError(path, key, record[key], "a string", number)
+        first = first or record["heuristic"]
+        if is_matmul != (first == TEMPLATE):
+            raise CorpusError(path, "heuristic", record["heuristic"], f"kernels of one family, as {first}", number)
         try:
-            kernel_rows = list(_kernel_rows(record, hardware=hardware, ids=ids))
+            make_rows = _matmul_rows if is_matmul else _kernel_rows
+            kernel_rows = list(make_rows(record, hardware=hardware, ids=ids))
         except InvalidInput as error:
             raise CorpusError(path, error.field, error.value, error.allowed, number) from None
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -109,10 +120,8 @@ def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) ->
         source=source if isinstance(source, str) else None,
     )
     name = f"{record['label']}/{record['kernel']}/{xnumel}x{rnumel}"
-    ids[name] += 1
     kernel = {
-        "kernel_id": name if ids[name] == 1 else f"{name}/{ids[name]}",
-        "workload": record["label"], "family": record["label"].split(":")[0], "hardware": hardware, "op": None,
+        **_names(record, name, hardware=hardware, ids=ids), "op": None,
         **{field: getattr(described, field) for field in _DESCRIBED},
         "code": described.code.to_json() if described.code is not None else None, "source": record.get("src"),
     }  # fmt: skip
@@ -127,12 +136,48 @@ def _kernel_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) ->
         yield kernel | _tile(tile, hosts) | _result(None)
 
 
-def _host_ranks(host: str, tiles: object) -> dict[tuple[int, ...], int]:
+def _matmul_rows(record: dict[str, Any], *, hardware: str, ids: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Of the host's DEFAULT list tiles that were not measured are rows too; EXHAUSTIVE ranks those that were."""
+    times = [row["us"] for row in (record.get("references") or {}).values() if row.get("us") is not None]
+    sources = record.get("sources") or {}
+    kernel = {
+        **_names(record, f"{record['label']}/{record['kernel']}", hardware=hardware, ids=ids),
+        **{field: record[field] for field in _MATMUL_REQUIRED[3:-2]},
+        "out_dtype": None, "aten_us": min(times, default=None),
+        "source": next(iter(sources.values()), None),
+    }  # fmt: skip
+    ranks = {host: _host_ranks(host, tiles, ROW_KEYS) for host, tiles in record["baselines"].items()}
+    default, exhaustive = ranks.get("default", {}), ranks.get("max_autotune", {})
+
+    def columns(tile: tuple[int, ...]) -> dict[str, Any]:
+        block_m, block_n, block_k, num_warps, num_stages, group_m = tile
+        return {
+            "block_m": block_m, "block_n": block_n, "block_k": block_k, "num_warps": num_warps,
+            "num_stages": num_stages, "group_m": group_m, "even_k": record["k"] % block_k == 0,
+            "host_default_rank": default.get(tile), "host_max_autotune_rank": exhaustive.get(tile),
+        }  # fmt: skip
+
+    tiles = [tuple(row[key] for key in ROW_KEYS) for row in record["rows"]]
+    for tile, row in zip(tiles, record["rows"], strict=True):
+        yield kernel | columns(tile) | _result(row)
+    for tile in sorted(default.keys() - set(tiles), key=default.__getitem__):
+        yield kernel | columns(tile) | _result(None)
+
+
+def _names(record: dict[str, Any], name: str, *, hardware: str, ids: Counter[str]) -> dict[str, Any]:
+    ids[name] += 1
+    return {
+        "kernel_id": name if ids[name] == 1 else f"{name}/{ids[name]}",
+        "workload": record["label"], "family": record["label"].split(":")[0], "hardware": hardware,
+    }  # fmt: skip
+
+
+def _host_ranks(host: str, tiles: object, keys: Sequence[str] = ("X", "R", "w", "st")) -> dict[tuple[int, ...], int]:
     if not isinstance(tiles, list):  # the sweep keeps an error's text where the host's list could not be made
         return {}
     for tile in tiles:
-        if not (isinstance(tile, list) and len(tile) == 4 and all(type(number) is int for number in tile)):
-            raise InvalidInput(f"baselines.{host}", tile, "tiles of four integers: X, R, w, st")
+        if not (isinstance(tile, list) and len(tile) == len(keys) and all(type(number) is int for number in tile)):
+            raise InvalidInput(f"baselines.{host}", tile, f"tiles of {len(keys)} integers: {', '.join(keys)}")
     return {tuple(tile): rank for rank, tile in reversed(list(enumerate(tiles)))}
 
 

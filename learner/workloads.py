@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,17 +48,18 @@ def cpu_workload(op: str, xnumel: int, rnumel: int, dtype: str, *, inner: bool =
     return Workload(kernel, name, op)
 
 
-def cpu_workloads(count: int, seed: int) -> tuple[Workload, ...]:
+def cpu_workloads(count: int, seed: int, *, ops: Sequence[str] = tuple(OPS)) -> tuple[Workload, ...]:
     """`count` distinct workloads, the same for the same seed; those of a smaller count are their beginning.
 
     The operations take turns; each goes through all dtypes and layouts before it repeats one. Every other kernel is
-    ragged: one axis or both no power of two. Element counts and aspect ratios are log-uniform.
+    ragged: one axis or both no power of two. Element counts and aspect ratios are log-uniform. ops: to draw from,
+    those of passes where left out; PROGRAM_OPS are the others.
     """
     count = checked_int("count", count, minimum=1)
     draw = random.Random(checked_int("seed", seed, minimum=0))
     variants = [(dtype, inner) for dtype in CPU_DTYPES for inner in (True, False)]
-    decks = {op: draw.sample(variants, len(variants)) for op in OPS}
-    names = list(OPS)
+    decks = {op: draw.sample(variants, len(variants)) for op in ops}
+    names = list(ops)
     drawn: dict[str, Workload] = {}
     while len(drawn) < count:
         turn, position = divmod(len(drawn), len(names))
@@ -113,6 +115,18 @@ BENCH_KERNELS: tuple[Workload, ...] = (
     cpu_workload("swiglu", 300, 777, "bf16"),
 )
 """The benchmark's twelve: all operations and dtypes, both layouts, seven of them ragged, 64 Ki to 4 Mi elements."""
+
+REPORT_KERNELS: tuple[Workload, ...] = (
+    cpu_workload("tile_rmsnorm", 17, 7, "fp32"),
+    cpu_workload("tile_rmsnorm", 17, 127, "fp32"),
+    cpu_workload("tile_rmsnorm", 64, 256, "fp32"),
+    cpu_workload("tile_rmsnorm", 1024, 256, "fp32"),
+    cpu_workload("tile_rmsnorm", 64, 513, "fp32"),
+    cpu_workload("tile_layernorm", 64, 256, "fp32"),
+    cpu_workload("tile_masked_softmax", 17, 65, "fp32"),
+    cpu_workload("tile_swiglu", 17, 65, "fp32"),
+)
+"""The Tile→XIR report's seven reductions and its control, which extracts nothing (§2)."""
 
 
 def _shape(draw: random.Random, *, ragged: bool, min_x: int) -> tuple[int, int]:

@@ -38,21 +38,24 @@ def _greedy(
     scores: npt.NDArray[np.float64], columns: npt.NDArray[np.int64], k: int, diversity: float
 ) -> tuple[int, ...]:
     n = len(scores)
-    x, r, warps, _ = columns
-    place = np.log2(np.stack([x, r, np.maximum(warps, 1)]).astype(np.float64))
-    place[2] *= WARP_WEIGHT
     # Scaled first: scores may be as large as doubles get, and their squares larger.
     scaled = scores / max(float(np.abs(scores).max()), np.finfo(np.float64).tiny)
     spread = float(scaled.std())
     value = (scaled - scaled.mean()) / spread if spread > 0 else np.zeros(n)
-    likeness = np.zeros(n)
-    place /= LIKENESS_RANGE
+    # While fewer than k are chosen, one of the k best is left, and likeness takes `diversity` of it at most: what lies
+    # further below the k-th is never chosen.
+    contenders = np.flatnonzero(value >= np.partition(value, n - k)[n - k] - diversity)
+    value = value[contenders]
+    x, r, warps, _ = columns[:, contenders]
+    place = np.log2(np.stack([x, r, np.maximum(warps, 1)]).astype(np.float64)) / LIKENESS_RANGE
+    place[2] *= WARP_WEIGHT
+    penalty = diversity * np.exp(-np.abs(place[:, :, np.newaxis] - place[:, np.newaxis, :]).sum(axis=0))
+    nearest = np.zeros(len(contenders))
     chosen: list[int] = []
-    pick = int(np.argmax(scores))
+    pick = int(np.argmax(scores[contenders]))
     for _ in range(k):
         chosen.append(pick)
         value[pick] = -np.inf
-        distance = np.abs(place - place[:, pick : pick + 1]).sum(axis=0)
-        np.maximum(likeness, np.exp(-distance), out=likeness)
-        pick = int(np.argmax(value - diversity * likeness))
-    return tuple(chosen)
+        np.maximum(nearest, penalty[pick], out=nearest)
+        pick = int(np.argmax(value - nearest))
+    return tuple(contenders[chosen].tolist())

@@ -20,6 +20,7 @@ from tileguard import __version__
 from tileguard.__main__ import main
 from tileguard.features.hardware import known_hardware
 from tileguard.learner import demo
+from tileguard.learner.cli import trained_on
 from tileguard.learner.corpus import read_corpus, read_rows, write_corpus
 from tileguard.learner.corpus_schema import CORPUS_SCHEMA
 from tileguard.learner.evaluate import by_regime, evaluate
@@ -29,7 +30,7 @@ from tileguard.runtime import cli
 from tileguard.runtime.devices.cpu import CpuDevice
 from tileguard.runtime.doctor import Finding
 from tileguard.runtime.hooks.report import KernelRecord, Log, TileRecord
-from tileguard.runtime.selector import Selector
+from tileguard.runtime.selector import Selector, load_champion
 from tileguard.runtime.tuner import tune
 
 Run = Callable[..., tuple[int, str, str]]
@@ -184,8 +185,12 @@ def test_evaluate_json_has_every_selector_and_measure(run: Run, small_corpus: Pa
             summary
         )
     assert found["trained_on"] == []
-    code, text, _ = run("evaluate", CORPUS_PATH, "--top-k", "8", "--json")
-    assert json.loads(text)["trained_on"] == [CORPUS_PATH.name]
+
+
+def test_what_a_model_was_trained_on_is_known_by_content() -> None:
+    champion = load_champion(known_hardware("h200"))
+    for path, known in ((demo.H200_CORPUS, [demo.H200_CORPUS.name]), (CORPUS_PATH, [])):
+        assert trained_on(champion, read_corpus(path)) == known
 
 
 def test_train_leaves_a_model_that_evaluate_and_compare_take(run: Run, small_corpus: Path, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def _collect(
     common: dict[str, object]
     kind = KINDS[settings.family]
     check_same_kind(list(sweep.records.values()), kind, sweep.path)
-    again = _repeated(settings.repeat, settings.family) if settings.repeat is not None else {}
+    again = repeated(settings.repeat, settings.family) if settings.repeat is not None else {}
     workloads = [] if again else kind.workloads(settings)
     with Sweeper(compilers=settings.processes, compile_limit_s=settings.compile_limit_s, tell=tell) as sweeper:
         machine = sweeper.machine()
@@ -215,7 +215,7 @@ def _collect(
     )  # fmt: skip
 
 
-def _repeated(path: Path, family: str) -> dict[str, tuple[SweptKernel, Plan]]:
+def repeated(path: Path, family: str) -> dict[str, tuple[SweptKernel, Plan]]:
     """Kernels of a sweep and their tiles that worked, by key. Raises InvalidInput for a sweep without arguments, or of
     another family."""
     from .kinds import KINDS, check_same_kind

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +54,20 @@ def matmul_capturer(problems: Sequence[Problem]) -> Callable[[int], Capture]:
 
 def capture_matmul(problem: Problem) -> CapturedMatmul:
     """The host's template for a problem. Raises InvalidInput where the host lists no Triton template for it."""
-    kernel = problem.kernel
     seen = _lower(problem)
     if not seen:
         raise InvalidInput("problem", problem.name, "a product that TorchInductor has a Triton template for")
     found = seen[0]
+    as_tf32 = all("ALLOW_TF32 : tl.constexpr = True" in source for source in found.sources.values())
+    kernel = replace(problem.kernel, dtype="fp32") if problem.allow_tf32 and not as_tf32 else problem.kernel
     baselines = {name: [_numbers(one) for one in choices] for name, choices in found.lists.items()}
-    sizes = [problem.op, kernel.batch, kernel.m, kernel.n, kernel.k, kernel.dtype]
+    sizes = [problem.op, kernel.batch, kernel.m, kernel.n, kernel.k, problem.kernel.dtype]
     identity = json.dumps([*sizes, kernel.a_transposed, kernel.b_transposed, sorted(found.sources.items())])
     return CapturedMatmul(
         key=hashlib.sha256(identity.encode()).hexdigest()[:16], label=problem.name, kernel=found.kernel, op=problem.op,
         batch=kernel.batch, m=kernel.m, n=kernel.n, k=kernel.k, dtype=kernel.dtype,
-        a_transposed=kernel.a_transposed, b_transposed=kernel.b_transposed, decompose_k=found.decompose_k,
+        a_transposed=kernel.a_transposed, b_transposed=kernel.b_transposed, allow_tf32=problem.allow_tf32,
+        decompose_k=found.decompose_k,
         baselines=baselines, sources=found.sources, args=tuple(describe_problem(problem)),
     )  # fmt: skip
 

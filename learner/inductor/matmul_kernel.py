@@ -35,7 +35,9 @@ class CapturedMatmul:
     sources: by EVEN or RAGGED, the template's file for some tile; `code` puts others in. baselines: tiles in the order
     of MatmulTile.sort_key, those of the host's search space DEFAULT and, as `max_autotune`, EXHAUSTIVE. decompose_k:
     whether the host would leave its template out, for it prefers to split k. label: `family:` and all that tells the
-    problem from others. args: as `describe_args` gives them, in the kernel's order.
+    problem from others. args: as `describe_args` gives them, in the kernel's order. allow_tf32: whether fp32 may be
+    multiplied as tf32, as ATen then does; dtype says whether the template does too, which from torch 2.13 on needs
+    some size.
     """
 
     key: str
@@ -49,6 +51,7 @@ class CapturedMatmul:
     dtype: str
     a_transposed: bool
     b_transposed: bool
+    allow_tf32: bool
     decompose_k: bool
     baselines: dict[str, list[list[int]]]
     sources: dict[str, str]
@@ -64,10 +67,6 @@ class CapturedMatmul:
         return MatmulKernel(
             self.batch, self.m, self.n, self.k, self.dtype, None, self.a_transposed, self.b_transposed
         )  # fmt: skip
-
-    @property
-    def allow_tf32(self) -> bool:
-        return self.dtype == "tf32"
 
     @property
     def hopeless(self) -> float:

@@ -74,9 +74,9 @@ def test_the_kernels_part_of_a_row_is_kernel_features(
 @given(kernel=kernels(), tile=TILES, spec=st.sampled_from(HARDWARE))
 def test_shares_stay_within_zero_and_one(kernel: ReductionKernel, tile: ReductionTile, spec: HardwareSpec) -> None:
     found = row(kernel, tile, spec)
-    for name in ("rho", "wave_efficiency", "resident_efficiency"):
+    for name in ("rho", "wave_efficiency"):
         assert 0 <= found[name] <= 1, name
-    for name in ("x_padding", "r_padding", "work_padding", "resident_blocks", "n_wave", "resident_n_wave"):
+    for name in ("x_padding", "r_padding", "work_padding", "n_wave", "code_resident_blocks", "code_waves"):
         assert found[name] >= 1, name
 
 
@@ -91,11 +91,11 @@ def test_a_row_on_h200_is_the_one_counted_by_hand() -> None:
         "log2_xblock": 2, "log2_r0_block": 8, "log2_tile": 10, "log2_x_over_r0": -6, "num_stages": 1, "log2_warps": 2,
         "log2_elems_per_thread": 3, "log2_bytes_per_thread": 6, "log2_programs": math.log2(25),
         "log2_programs_per_core": math.log2(25 / 132), "n_wave": 1, "rho": 25 / 132, "wave_efficiency": 25 / 132,
-        "log2_occupancy": math.log2(25 * 128 / (132 * 2048)), "log2_trips": 2, "x_padding": 1.0, "r_padding": 1.024,
+        "log2_trips": 2, "x_padding": 1.0, "r_padding": 1.024,
         "work_padding": 1.024, "log2_tile_bytes": 13, "onchip_share": 8192 / (227 * 1024),
         "log2_contiguous_bytes": 9, "log2_contiguous_threads": 7, "r0_block_is_pow2": 1, "x_divides": 1,
         "r_divides": 0, "x_covers": 0, "r_covers": 0, "log2_r0_over_rnumel": math.log2(0.256),
-        "log2_xblock_over_xnumel": math.log2(0.04), "log2_bytes_in_flight": math.log2(25) + 13,
+        "log2_xblock_over_xnumel": math.log2(0.04),
         # split = 2^(-2.06 + 0.59 log2(0.1)) = 0.0616; pX = round2(√(2048 split) = 11.2) = 8, pR = round2(182) = 256.
         "dist_px": 2 - 3, "dist_pr": 8 - 8, "dist_tile": 10 - 11,
     }  # fmt: skip
@@ -108,7 +108,7 @@ def test_a_row_on_ascend_is_the_one_counted_by_hand() -> None:
     kernel = ReductionKernel(64, 401408, "fp32", 6, 2, inner=False)
     found = row(kernel, ReductionTile(4, 1024), ASCEND)
     expected = {
-        "log2_warps": 0, "log2_programs": 4, "n_wave": 1, "rho": 0.4, "wave_efficiency": 0.4, "resident_blocks": 1,
+        "log2_warps": 0, "log2_programs": 4, "n_wave": 1, "rho": 0.4, "wave_efficiency": 0.4, "code_resident_blocks": 1,
         "log2_trips": math.log2(392), "r_divides": 1, "log2_tile_bytes": math.log2(4096 * 28),
         "onchip_share": 4096 * 28 * 2 / (192 * 1024), "log2_contiguous_bytes": 4, "log2_contiguous_threads": 0,
         "dist_px": 2 - 2, "dist_pr": 10 - 11,  # the middle of the HOLE grid is X4, R2048

@@ -12,8 +12,15 @@ import pytest
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import host_cpu
 from tileguard.features.pow2 import is_pow2
-from tileguard.learner.workloads import BENCH_KERNELS, Workload, cpu_workload, cpu_workloads, parse_workloads
-from tileguard.runtime.devices.cpu import CPU_DTYPES, OPS, cpu_kernel
+from tileguard.learner.workloads import (
+    BENCH_KERNELS,
+    REPORT_KERNELS,
+    Workload,
+    cpu_workload,
+    cpu_workloads,
+    parse_workloads,
+)
+from tileguard.runtime.devices.cpu import CPU_DTYPES, OPS, PROGRAM_OPS, cpu_kernel
 from tileguard.runtime.lattice import lattice
 
 ENTRY = {"op": "sum", "xnumel": 3, "rnumel": 100, "dtype": "fp32", "inner": False}
@@ -52,6 +59,18 @@ def test_drawn_workloads_cover_operations_dtypes_layouts_and_ragged_sizes(seed: 
     sizes = [k.xnumel * k.rnumel for k in kernels]
     assert 2**10 < min(sizes) < 2**13 < 2**21 < max(sizes) < 2**24
     assert all(k.rnumel >= 4 and (k.inner or k.xnumel >= 4) for k in kernels)
+
+
+def test_tile_programs_are_drawn_where_they_are_asked_for() -> None:
+    drawn = cpu_workloads(16, 1, ops=tuple(PROGRAM_OPS))
+    assert [one.family for one in drawn[:8]] == list(PROGRAM_OPS)
+    assert not {one.family for one in cpu_workloads(90, 1)} & set(PROGRAM_OPS)
+
+
+def test_the_reports_kernels_are_its_seven_reductions_and_its_control() -> None:
+    assert len({one.workload for one in REPORT_KERNELS}) == 8
+    assert all(one.kernel.dtype == "fp32" and one.kernel.inner for one in REPORT_KERNELS)
+    assert REPORT_KERNELS[-1].workload == "tile_swiglu:17x65:fp32"
 
 
 def test_names_state_the_kernel_and_families_are_operations() -> None:

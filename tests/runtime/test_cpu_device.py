@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.contracts.device_contract import DeviceContract
 import tileguard
 from tileguard.features.errors import TileguardError
 from tileguard.features.kernels import ReductionKernel
-from tileguard.features.tiles import ReductionTile
+from tileguard.features.tiles import LOWERINGS, ReductionTile
 from tileguard.runtime.devices.base import CompileError, Device, OutOfResource, WrongResult
 from tileguard.runtime.devices.cpu import CPU_DTYPES, OPS, BenchRecipe, CpuBudgets, CpuDevice, cpu_kernel
 from tileguard.runtime.devices.cpu.jit import LinkedKernel, compile_object
@@ -220,7 +221,7 @@ def test_calls_of_a_batch_are_all_made(shared_device: CpuDevice) -> None:
     (place,) = counter.args
     builder.store(builder.add(builder.load(place, typ=ir.IntType(64)), ir.IntType(64)(1)), place)
     builder.ret_void()
-    emit._emit_batch(module, counter)
+    emit.emit_batch(module, counter)
     counted = np.zeros(1, dtype=np.int64)
     linked = LinkedKernel(jit.object_of(str(module))[0], 1)
     for calls, total in ((1, 1), (0, 1), (1000, 1001)):
@@ -245,13 +246,21 @@ def test_twice_the_calls_take_about_twice_the_time(shared_device: CpuDevice) -> 
         ("sum", (1, 1 << 14), "lanes is 16384, over the limit of 8192"),
         ("sum", (8, 1 << 12), "accumulator_bytes is 131072, over the limit of 65536"),
         ("softmax", (1 << 12, 1), "instructions is 217088, over the limit of 32768"),
+        ("softmax", (2, 64, "snapshot"), "max_local_bytes is 524288, over the limit of 262144"),
+        ("softmax", (1, 1, "select"), "ssa_expansion is 262144, over the limit of 32768"),
+        ("tile_rmsnorm", (2, 1, "snapshot"), "max_local_bytes is 524288, over the limit of 262144"),
+        ("tile_rmsnorm", (1, 8192), r"ssa_expansion is \d+, over the limit of 32768"),
+        ("tile_rmsnorm", (1, 1, "select"), r"ssa_expansion is \d+, over the limit of 32768"),
+        ("tile_swiglu", (1 << 14, 1), "lanes is 16384, over the limit of 8192"),
     ],
 )
 def test_a_tile_out_of_budget_says_which_and_by_how_much(
-    shared_device: CpuDevice, op: str, tile: tuple[int, int], budget: str
+    shared_device: CpuDevice, op: str, tile: tuple[Any, ...], budget: str
 ) -> None:
+    xblock, r0_block, *lowering = tile
+    asked = ReductionTile(xblock, r0_block, lowering=lowering[0] if lowering else None)
     with pytest.raises(OutOfResource, match=budget):
-        shared_device.compile(cpu_kernel(op, 1 << 16, 1 << 16, "fp32"), ReductionTile(*tile))
+        shared_device.compile(cpu_kernel(op, 1 << 16, 1 << 16, "fp32"), asked)
 
 
 def test_a_kernel_too_large_for_memory_is_out_of_resource() -> None:
@@ -277,12 +286,10 @@ def test_a_kernel_that_is_not_its_own_is_refused(
         shared_device.compile(kernel, ReductionTile(1, 1))
 
 
-@pytest.mark.parametrize("lowering", ["snapshot", "select"])
-def test_a_lowering_that_is_not_generated_is_refused(shared_device: CpuDevice, lowering: str) -> None:
-    with pytest.raises(CompileError, match=lowering):
-        shared_device.compile(cpu_kernel("softmax", 8, 64, "fp32"), ReductionTile(1, 8, lowering=lowering))
-    loop = shared_device.compile(cpu_kernel("softmax", 8, 64, "fp32"), ReductionTile(1, 8, lowering="loop"))
-    assert loop.tile.lowering == "loop"
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_lowering_is_compiled_as_asked(shared_device: CpuDevice, lowering: str) -> None:
+    made = shared_device.compile(cpu_kernel("softmax", 8, 64, "fp32"), ReductionTile(1, 8, lowering=lowering))
+    assert made.tile.lowering == lowering
 
 
 def test_candidates_share_their_buffers_and_free_them_with_the_last(shared_device: CpuDevice) -> None:

@@ -7,16 +7,20 @@ by counting what emit.py would write. Needs nothing but Python.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.kernels import DTYPE_BYTES, ReductionKernel
 from tileguard.features.tiles import ReductionTile
 
 from ..base import CompileError, OutOfResource
-from .ops import CPU_DTYPES, Op, Pass, find_op
+from .counting import Counter
+from .lowering import LOOP, SELECT, SNAPSHOT, legal_lowerings, lowering_of
+from .operation import CPU_DTYPES, compute_bytes
+from .ops import Op, Pass, find_op
+from .program_cost import Use, program_use
+from .program_ops import PROGRAM_OPS, ProgramOp
 
 SWEEP_ELEMENTS = 4096
 """Most elements of a tile in cpu_tiles: their fp32 accumulators are 16 KiB, half an L1 cache, long past registers."""
@@ -25,27 +29,43 @@ SWEEP_UNROLL = 64
 """Most unrolled rows of a tile in cpu_tiles; more has only ever cost compile time."""
 
 
+PROGRAM_LANES, PROGRAM_UNROLL = 16, 8
+"""Widest vector of a tile program in cpu_tiles, one register of the widest kind, and most elements a turn."""
+
+SELECT_CHUNKS, SELECT_EXTENT = 8, 128
+"""Most values to choose among in cpu_tiles: chunks of an operation of passes, elements of a tile program."""
+
+LOWERED_LANES, LOWERED_ELEMENTS = 8, 1024
+"""Least lanes and most elements of a tile in cpu_tiles that is lowered otherwise than None means."""
+
 UNLIMITED = 1 << 200
 """A budget that no kernel exceeds."""
+
+
+BUDGETS = ("lanes", "accumulator_bytes", "max_local_bytes", "ssa_expansion", "instructions", "workspace_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class CpuBudgets:
     """Hard limits of one candidate.
 
-    lanes: elements of one vector value. accumulator_bytes: of all accumulators of one pass. instructions: machine
-    instructions as estimated by `instructions()`. workspace_bytes: of the kernel's own buffers;
+    lanes: elements of one vector value. accumulator_bytes: of all accumulators of one pass. max_local_bytes: of all
+    snapshots together, a worker (Tile→XIR report §1: 256 KiB, of what is allocated, not of what is alive at once).
+    ssa_expansion: IR operations that a lowering expands, allocas, address computations and stores included (§1).
+    instructions: machine instructions as estimated by `instructions()`. workspace_bytes: of the kernel's own buffers;
     checking a result in double precision takes up to fifteen times as much memory for a moment.
     """
 
     lanes: int = 8192
     accumulator_bytes: int = 64 * 1024
+    max_local_bytes: int = 256 * 1024
+    ssa_expansion: int = 32768
     instructions: int = 32768
     workspace_bytes: int = 1 << 28
 
     def __post_init__(self) -> None:
-        for field in ("lanes", "accumulator_bytes", "instructions", "workspace_bytes"):
-            checked_int(field, getattr(self, field), minimum=1)
+        for name in BUDGETS:
+            checked_int(name, getattr(self, name), minimum=1)
 
 
 def lanes(kernel: ReductionKernel, tile: ReductionTile) -> int:
@@ -58,12 +78,7 @@ def unroll(kernel: ReductionKernel, tile: ReductionTile) -> int:
     return tile.xblock if kernel.inner else tile.r0_block
 
 
-def compute_bytes(dtype: str) -> int:
-    """Bytes of an element while it is computed with: fp16 and bf16 are widened to fp32."""
-    return max(4, DTYPE_BYTES[dtype])
-
-
-def supported_op(kernel: ReductionKernel) -> Op:
+def supported_op(kernel: ReductionKernel) -> Op | ProgramOp:
     """The kernel's operation. Raises CompileError where the device cannot generate the kernel, or where its counts
     are not those of the operation: its features would then describe another kernel than the one measured."""
     try:
@@ -80,29 +95,57 @@ def supported_op(kernel: ReductionKernel) -> Op:
 
 
 def check_budgets(kernel: ReductionKernel, tile: ReductionTile, budgets: CpuBudgets) -> None:
-    """Raises OutOfResource with budget, use and limit for the first one exceeded; CompileError as supported_op."""
+    """Raises OutOfResource with budget, use and limit for the first one exceeded; CompileError as supported_op, and for
+    a lowering that is not legal."""
     op = supported_op(kernel)
-    width = lanes(kernel, tile)
-    accumulators = max(1, *(len(p.reduce) for p in op.passes))
-    accumulator_bytes = tile.xblock * tile.r0_block * compute_bytes(kernel.dtype) * accumulators
+    lowering_of(kernel, tile)
     _limit(tile, "xblock", tile.xblock, kernel.xnumel)
     _limit(tile, "r0_block", tile.r0_block, kernel.rnumel)
-    _limit(tile, "lanes", width, budgets.lanes)
-    _limit(tile, "accumulator_bytes", accumulator_bytes, budgets.accumulator_bytes)
+    if isinstance(op, ProgramOp):
+        _limit(tile, "lanes", tile.xblock, budgets.lanes)
+    else:
+        accumulators = max(1, *(len(p.reduce) for p in op.passes))
+        accumulator_bytes = tile.xblock * tile.r0_block * compute_bytes(kernel.dtype) * accumulators
+        _limit(tile, "lanes", lanes(kernel, tile), budgets.lanes)
+        _limit(tile, "accumulator_bytes", accumulator_bytes, budgets.accumulator_bytes)
+    _limit(tile, "max_local_bytes", local_bytes(kernel, tile), budgets.max_local_bytes)
+    _limit(tile, "ssa_expansion", ssa_expansion(kernel, tile), budgets.ssa_expansion)
     _limit(tile, "instructions", instructions(kernel, tile), budgets.instructions)
     _limit(tile, "workspace_bytes", workspace_bytes(kernel), budgets.workspace_bytes)
+
+
+def local_bytes(kernel: ReductionKernel, tile: ReductionTile) -> int:
+    """Bytes of all snapshots of a candidate."""
+    op = find_op(kernel.op)
+    if isinstance(op, ProgramOp):
+        return _program_use(kernel, tile).local_bytes
+    if lowering_of(kernel, tile) != SNAPSHOT or len(op.passes) < 2:
+        return 0
+    return -(-kernel.rnumel // tile.r0_block) * tile.r0_block * tile.xblock * compute_bytes(kernel.dtype)
+
+
+def ssa_expansion(kernel: ReductionKernel, tile: ReductionTile) -> int:
+    """IR operations that the tile's lowering expands, whatever the width of a vector: of an operation of passes, the
+    elements kept as values, the choices among them, and the array with its addresses, loads and stores; of a tile
+    program, all that is written."""
+    if isinstance(find_op(kernel.op), ProgramOp):
+        return _program_use(kernel, tile).operations
+    expanded = sum(use.expansion * use.copies for use in _pass_uses(kernel, tile)) * unroll(kernel, tile)
+    return expanded + (local_bytes(kernel, tile) > 0)
 
 
 def instructions(kernel: ReductionKernel, tile: ReductionTile) -> int:
     """Machine instructions that one candidate legalises to, before optimisation: an upper estimate.
 
-    Every pass recomputes the element from its loads (lowering `loop`), once per unrolled vector and once more where
-    the reduced axis leaves a remainder; a vector is as many instructions as 64-byte registers hold it.
+    A pass is written once per unrolled vector and once more where the reduced axis leaves a remainder; lowered by
+    select, a pass that defines elements is written for every chunk of the axis. Every other pass of `loop` computes
+    the element anew from its loads. A vector is as many instructions as 64-byte registers hold it.
     """
-    op = find_op(kernel.op)
-    copies = 1 + (kernel.rnumel % tile.r0_block > 0)
+    if isinstance(find_op(kernel.op), ProgramOp):
+        registers = -(-tile.xblock * compute_bytes(kernel.dtype) // 64)
+        return _program_use(kernel, tile).operations * registers
     registers = -(-lanes(kernel, tile) * compute_bytes(kernel.dtype) // 64)
-    return _element_instructions(op, kernel.dtype) * copies * unroll(kernel, tile) * registers
+    return sum(use.total * use.copies for use in _pass_uses(kernel, tile)) * unroll(kernel, tile) * registers
 
 
 def workspace_bytes(kernel: ReductionKernel) -> int:
@@ -115,26 +158,70 @@ def workspace_bytes(kernel: ReductionKernel) -> int:
     return kernel.xnumel * (kernel.rnumel * per_position + outputs) + size * kernel.rnumel * len(op.row_inputs)
 
 
+@dataclass(frozen=True, slots=True)
+class _PassUse:
+    """Of a pass, per unrolled vector and copy: instructions per register, IR operations that the lowering expands, and
+    copies written."""
+
+    total: int
+    expansion: int
+    copies: int
+
+
+def _program_use(kernel: ReductionKernel, tile: ReductionTile) -> Use:
+    op, lowering = find_op(kernel.op), lowering_of(kernel, tile)
+    assert isinstance(op, ProgramOp)
+    return program_use(op.program(kernel), lowering=lowering, width=tile.xblock, unroll=tile.r0_block)
+
+
 @lru_cache(maxsize=1024)
 def cpu_tiles(kernel: ReductionKernel) -> tuple[ReductionTile, ...]:
-    """The dense lattice of a kernel, sorted: powers of two up to the numels, within the budgets.
+    """The dense lattice of a kernel, sorted: powers of two up to the numels, within the budgets, in the lowering that
+    None means; and where another one generates other code, those tiles of it that may win.
 
-    Wide enough to hold the best tile and small enough to be swept: some 30 to 70 tiles where both numels are large.
-    A persistent kernel has its one R0_BLOCK. Never empty: a kernel too large or unknown to the device keeps its
-    smallest tile, and compiling that one says why.
+    Never empty: what exceeds a budget is left out, but of a kernel that is too much altogether one tile is left, and
+    compiling that one says why.
     """
     budgets = CpuBudgets(workspace_bytes=UNLIMITED)
-    columns = tuple(_powers(min(kernel.xnumel, budgets.lanes)))
-    rows = (kernel.rnumel,) if kernel.persistent else tuple(_powers(min(kernel.rnumel, budgets.lanes)))
+    program = kernel.op in PROGRAM_OPS
+    columns = tuple(_powers(min(kernel.xnumel, PROGRAM_LANES if program else budgets.lanes)))
+    most_rows = min(kernel.rnumel, PROGRAM_UNROLL if program else budgets.lanes)
+    rows = (kernel.rnumel,) if kernel.persistent else tuple(_powers(most_rows))
     tiles = [ReductionTile(xblock, r0_block) for xblock in columns for r0_block in rows]
-    return tuple(sorted(tile for tile in tiles if _worth_a_sweep(kernel, tile, budgets))) or (tiles[0],)
+    found = [tile for tile in tiles if _worth_a_sweep(kernel, tile, budgets)] or [tiles[0]]
+    for lowering in _other_lowerings(kernel):
+        lowered = [replace(tile, lowering=lowering) for tile in found if _worth_lowering(kernel, tile, lowering)]
+        found += [tile for tile in lowered if _within(kernel, tile, budgets)]
+    return tuple(sorted(found))
+
+
+def _other_lowerings(kernel: ReductionKernel) -> tuple[str, ...]:
+    try:
+        return legal_lowerings(kernel)[1:]
+    except InvalidInput:  # described by numbers alone, or another device's
+        return ()
+
+
+def _worth_lowering(kernel: ReductionKernel, tile: ReductionTile, lowering: str) -> bool:
+    if tile.lowering is not None:
+        return False
+    if kernel.op in PROGRAM_OPS:
+        # SSA values are the same code for every R0_BLOCK.
+        return tile.r0_block == 1 and kernel.rnumel <= SELECT_EXTENT if lowering == SELECT else True
+    chunks = -(-kernel.rnumel // tile.r0_block)
+    if lowering == SELECT and not 1 < chunks <= SELECT_CHUNKS:
+        return False
+    return lanes(kernel, tile) >= LOWERED_LANES and tile.xblock * tile.r0_block <= LOWERED_ELEMENTS
 
 
 def _worth_a_sweep(kernel: ReductionKernel, tile: ReductionTile, budgets: CpuBudgets) -> bool:
     if unroll(kernel, tile) > SWEEP_UNROLL or tile.xblock * tile.r0_block > SWEEP_ELEMENTS:
         return False
-    if kernel.op is None:  # described by numbers alone: how many instructions it takes is not known
-        return True
+    # Described by numbers alone: how many instructions it takes is not known.
+    return kernel.op is None or _within(kernel, tile, budgets)
+
+
+def _within(kernel: ReductionKernel, tile: ReductionTile, budgets: CpuBudgets) -> bool:
     try:
         check_budgets(kernel, tile, budgets)
     except (OutOfResource, CompileError):
@@ -151,52 +238,38 @@ def _powers(most: int) -> Iterable[int]:
     return (1 << k for k in range(most.bit_length()))
 
 
-@lru_cache(maxsize=64)
-def _element_instructions(op: Op, dtype: str) -> int:
-    """Instructions per element and register over all passes, by running the operation on a counter."""
-    count = _Counter(dtype)
-    inputs = len(op.tile_inputs)
+def _pass_uses(kernel: ReductionKernel, tile: ReductionTile) -> tuple[_PassUse, ...]:
+    """What emit.py writes for each pass of an operation, per unrolled vector."""
+    op, lowering = find_op(kernel.op), lowering_of(kernel, tile)
+    assert isinstance(op, Op)
+    left = kernel.rnumel % tile.r0_block > 0
+    chunks = kernel.rnumel // tile.r0_block + left
+    last, found = len(op.passes) - 1, []
     for index, step in enumerate(op.passes):
-        count.total += inputs * count.load
-        op.load(count, [None] * inputs)
+        count = Counter(kernel.dtype)
+        fresh = index == 0 or step.define is not None
+        keeps = lowering != LOOP and fresh and index < last
+        if index == 0 or lowering == LOOP:
+            count.total += len(op.tile_inputs) * count.load
+            op.load(count, [None] * len(op.tile_inputs))
         for earlier in op.passes[: index + 1]:
-            if earlier.define:
+            if earlier.define and (lowering == LOOP or earlier is step):
                 earlier.define(count, None, [None] * 4)
         _count_uses(count, step, len(op.row_inputs))
-    return count.total
+        expansion = 0
+        if lowering == SNAPSHOT and last:
+            expansion = 2 * ((index > 0) + keeps)  # an address, and a load or store
+        elif lowering == SELECT and index and not keeps:
+            expansion = 2 * chunks  # a comparison and a choice for each
+        copies = chunks if keeps and lowering == SELECT else 1 + left
+        found.append(_PassUse(count.total + expansion, expansion + (keeps and lowering == SELECT), copies))
+    return tuple(found)
 
 
-def _count_uses(count: _Counter, step: Pass, rows: int) -> None:
+def _count_uses(count: Counter, step: Pass, rows: int) -> None:
     for reduce in step.reduce:
         reduce.value(count, None)
         count.total += 3  # load the accumulator, combine, store
     if step.store:
         step.store(count, None, [None] * 4, [None] * rows)
         count.total += rows * count.load + count.store
-
-
-class _Counter:
-    """A Vocabulary that counts."""
-
-    def __init__(self, dtype: str) -> None:
-        self.total = 0
-        self.load, self.store = {"fp16": (2, 2), "bf16": (4, 8)}.get(dtype, (1, 1))
-        # fp64 calls libm once a lane: eight lanes of extract, call, insert and spill.
-        self.exponential = 32 if dtype == "fp64" else 20
-
-    def const(self, like: Any, value: float) -> None:
-        return None
-
-    def add(self, a: Any, b: Any) -> None:
-        self.total += 1
-
-    sub = mul = div = max = equal = add
-
-    def sqrt(self, a: Any) -> None:
-        self.total += 1
-
-    def exp(self, a: Any) -> None:
-        self.total += self.exponential
-
-    def where(self, mask: Any, a: Any, b: Any) -> None:
-        self.total += 1

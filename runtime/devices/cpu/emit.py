@@ -9,30 +9,35 @@ Layout: element (x, r) lies at x·rnumel + r where the reduced axis is contiguou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from tileguard.features.kernels import DTYPE_BYTES, ReductionKernel
+from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
 
-from ..base import CompileError
 from .budgets import lanes, unroll
+from .lowering import LOOP, SELECT, SNAPSHOT, lowering_of
 from .ops import Op, Pass, find_op
-from .vocabulary import F32, F64, I1, I8, I32, I64, POINTER, STORAGE, LlvmVocabulary, ir
+from .program_emit import emit_program
+from .program_ops import ProgramOp
+from .vocabulary import I1, I8, I64, POINTER, ir
+from .writer import Writer
 
 
 def emit(kernel: ReductionKernel, tile: ReductionTile) -> str:
-    """The IR of one candidate, as text. Raises CompileError for a lowering that is not generated."""
-    if tile.lowering not in (None, "loop"):
-        raise CompileError(f"tile {tile}: lowering {tile.lowering} is not generated, only loop")
+    """The IR of one candidate, as text. Raises CompileError for a lowering that is not legal for the kernel."""
+    op, lowering = find_op(kernel.op), lowering_of(kernel, tile)
     module = ir.Module()
-    function = _Emitter(module, kernel, tile, find_op(kernel.op)).function
-    _emit_batch(module, function)
+    if isinstance(op, ProgramOp):
+        function = emit_program(module, op.program(kernel), lowering=lowering, width=tile.xblock, unroll=tile.r0_block)
+    else:
+        function = _Emitter(module, kernel, tile, op, lowering).function
+    emit_batch(module, function)
     return str(module)
 
 
-def _emit_batch(module: Any, function: Any) -> None:
+def emit_batch(module: Any, function: Any) -> None:
+    """Write `batch`, which calls the function `kernel`."""
     pointers = len(function.args)
     batch = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * pointers + [I64]), "batch")
     # Without optimisation of the loop, and of the kernel into it, no call can be hoisted, merged or dropped.
@@ -55,27 +60,29 @@ def _emit_batch(module: Any, function: Any) -> None:
     builder.ret_void()
 
 
-class _Emitter:
-    """Writes `kernel`. Local variables are stack slots; LLVM turns those it can into registers."""
+class _Emitter(Writer):
+    """Writes `kernel` for an operation of passes."""
 
-    def __init__(self, module: Any, kernel: ReductionKernel, tile: ReductionTile, op: Op) -> None:
+    def __init__(self, module: Any, kernel: ReductionKernel, tile: ReductionTile, op: Op, lowering: str) -> None:
+        super().__init__(module, kernel.dtype, op.num_load + len(op.outputs))
         self.kernel, self.tile, self.op = kernel, tile, op
+        self.lowering = lowering if len(op.passes) > 1 else LOOP
         self.lanes, self.rows = lanes(kernel, tile), unroll(kernel, tile)
-        self.storage = STORAGE[kernel.dtype]
-        self.element_type = F64 if kernel.dtype == "fp64" else F32
         self.vector = ir.VectorType(self.element_type, self.lanes)
-        count = op.num_load + len(op.outputs)
-        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER] * count), "kernel")
-        self.function.attributes.add("noinline")
         for argument in self.function.args:
             argument.add_attribute("noalias")  # true: the device's buffers lie apart, each used for one operand
         arguments = list(self.function.args)
         tiles = len(op.tile_inputs)
         self.tile_inputs, self.row_inputs = arguments[:tiles], arguments[tiles : op.num_load]
         self.outputs = arguments[op.num_load :]
-        self.entry = self.function.append_basic_block("entry")
-        self.builder = ir.IRBuilder(self.entry)
-        self.e = LlvmVocabulary(self.builder, module)
+        # Chunks of the reduced axis, the one left over included: what snapshots and selects index.
+        self.chunks = -(-kernel.rnumel // tile.r0_block)
+        self.snapshot: Any = None
+        if self.lowering == SNAPSHOT:
+            self.snapshot = self.local(ir.ArrayType(self.vector, self.chunks * self.rows))
+        self.values: dict[
+            tuple[int, int], Any
+        ] = {}  # (chunk, row): elements as the last pass that defined them left them
         self.stats: list[list[Any]] = []  # stats[i][row]; one for all rows where the lanes are the x axis
         self.walk()
 
@@ -98,25 +105,42 @@ class _Emitter:
             for slot in row:
                 self.builder.store(self.e.splat(self.vector, reduce.identity), slot)
         rnumel, chunk = self.kernel.rnumel, self.tile.r0_block
-        whole = rnumel // chunk * chunk
-        with self.loop(whole, chunk) as r:
-            self.chunk(index, step, accumulators, x, r, rows=self.rows, skip=0)
-        left = rnumel - whole
+        count = rnumel // chunk
+        self.made: dict[tuple[int, int], Any] = {}
+        if self.lowering == SELECT and self.defines(index):  # a definition is expanded, a use stays a loop
+            for place in range(count):
+                self.chunk(index, step, accumulators, x, I64(place * chunk), place, rows=self.rows, skip=0)
+        else:
+            with self.loop(count, 1) as place:
+                r = self.builder.mul(place, I64(chunk))
+                self.chunk(index, step, accumulators, x, r, place, rows=self.rows, skip=0)
+        left = rnumel % chunk
         if left and self.kernel.inner:  # the last chunk is shifted back too, and lanes seen before do not count again
             start = I64(rnumel - chunk)
-            self.chunk(index, step, accumulators, x, start, rows=self.rows, skip=chunk - left)
+            self.chunk(index, step, accumulators, x, start, count, rows=self.rows, skip=chunk - left)
         elif left:
-            self.chunk(index, step, accumulators, x, I64(whole), rows=left, skip=0)
+            self.chunk(index, step, accumulators, x, I64(count * chunk), count, rows=left, skip=0)
+        self.values = self.made or self.values
         totals = [self.totals(reduce.kind, row) for reduce, row in zip(step.reduce, accumulators, strict=True)]
         for group in zip(*(self.finished(step, row) for row in zip(*totals, strict=True)), strict=True):
             self.stats.append(list(group))
 
     def chunk(
-        self, index: int, step: Pass, accumulators: list[list[Any]], x: Any, r: Any, *, rows: int, skip: int
+        self,
+        index: int,
+        step: Pass,
+        accumulators: list[list[Any]],
+        x: Any,
+        r: Any,
+        place: Any,
+        *,
+        rows: int,
+        skip: int,
     ) -> None:
-        """The rows of one tile; the first `skip` lanes are kept out of the reductions."""
+        """The rows of one tile, chunk number `place` of the axis; the first `skip` lanes are kept out of the
+        reductions."""
         for row in range(rows):
-            value = self.element(index, x, r, row)
+            value = self.element(index, x, r, place, row)
             for reduce, slots in zip(step.reduce, accumulators, strict=True):
                 part = reduce.value(self.e, value)
                 if skip:
@@ -129,21 +153,56 @@ class _Emitter:
                 stored = step.store(self.e, value, self.stats_of(row), operands)
                 self.store(stored, self.address(self.outputs[0], self.storage, x, r, row))
 
-    def element(self, index: int, x: Any, r: Any, row: int) -> Any:
-        """The element as pass `index` sees it: loaded, then defined anew by every pass so far (lowering `loop`)."""
-        loaded = []
+    def defines(self, index: int) -> bool:
+        """Whether pass `index` makes elements that a later one reads."""
+        step = self.op.passes[index]
+        return (index == 0 or step.define is not None) and index < len(self.op.passes) - 1
+
+    def element(self, index: int, x: Any, r: Any, place: Any, row: int) -> Any:
+        """The element as pass `index` sees it: loaded and defined anew by every pass so far, or as the last pass that
+        defined it left it and defined once more."""
+        if index == 0 or self.lowering == LOOP:
+            value = self.loaded(x, r, row)
+            steps = self.op.passes[: index + 1]
+        else:
+            value = self.kept(place, row)
+            steps = self.op.passes[index : index + 1]
+        for step in steps:
+            if step.define:
+                value = step.define(self.e, value, self.stats_of(row))
+        if self.lowering == SNAPSHOT and self.defines(index):
+            self.builder.store(value, self.cell(place, row))
+        elif self.lowering == SELECT and self.defines(index):
+            self.made[place, row] = value
+        return value
+
+    def loaded(self, x: Any, r: Any, row: int) -> Any:
+        operands = []
         for position, pointer in enumerate(self.tile_inputs):
             if self.op.mask and position == len(self.tile_inputs) - 1:
                 flags = ir.VectorType(I8, self.lanes)
                 mask = self.builder.load(self.address(pointer, I8, x, r, row), align=1, typ=flags)
-                loaded.append(self.builder.icmp_unsigned("!=", mask, ir.Constant(flags, None)))
+                operands.append(self.builder.icmp_unsigned("!=", mask, ir.Constant(flags, None)))
             else:
-                loaded.append(self.load(self.address(pointer, self.storage, x, r, row), self.lanes))
-        value = self.op.load(self.e, loaded)
-        for step in self.op.passes[: index + 1]:
-            if step.define:
-                value = step.define(self.e, value, self.stats_of(row))
-        return value
+                operands.append(self.load(self.address(pointer, self.storage, x, r, row), self.lanes))
+        return self.op.load(self.e, operands)
+
+    def kept(self, place: Any, row: int) -> Any:
+        """An element that an earlier pass defined: from the snapshot, or chosen among the values by its chunk."""
+        if self.lowering == SNAPSHOT:
+            return self.builder.load(self.cell(place, row), typ=self.vector)
+        if isinstance(place, int):
+            return self.values[place, row]
+        chosen = self.values[0, row]
+        for number in range(1, self.kernel.rnumel // self.tile.r0_block):
+            here = self.builder.icmp_signed("==", place, I64(number))
+            chosen = self.builder.select(here, self.values[number, row], chosen)
+        return chosen
+
+    def cell(self, place: Any, row: int) -> Any:
+        number = I64(place) if isinstance(place, int) else place
+        cell = self.builder.add(self.builder.mul(number, I64(self.rows)), I64(row))
+        return self.builder.gep(self.snapshot, [cell], source_etype=self.vector)
 
     def row_operand(self, pointer: Any, r: Any, row: int) -> Any:
         """Elements of an operand per r: a vector of them along the lanes, or one in all lanes."""
@@ -185,48 +244,3 @@ class _Emitter:
         else:
             offset = b.add(b.mul(b.add(r, I64(row)), I64(self.kernel.xnumel)), x)
         return b.gep(pointer, [offset], source_etype=storage)
-
-    def load(self, place: Any, count: int) -> Any:
-        b, wide = self.builder, ir.VectorType(self.element_type, count)
-        value = b.load(place, align=DTYPE_BYTES[self.kernel.dtype], typ=ir.VectorType(self.storage, count))
-        if self.kernel.dtype == "fp16":
-            return b.fpext(value, wide)
-        if self.kernel.dtype == "bf16":  # the upper half of an fp32
-            bits = ir.VectorType(I32, count)
-            return b.bitcast(b.shl(b.zext(value, bits), self.e.splat(bits, 16)), wide)
-        return value
-
-    def store(self, value: Any, place: Any) -> None:
-        b, narrow = self.builder, ir.VectorType(self.storage, value.type.count)
-        if self.kernel.dtype == "fp16":
-            value = b.fptrunc(value, narrow)
-        elif self.kernel.dtype == "bf16":  # round to nearest, ties to even
-            bits = ir.VectorType(I32, value.type.count)
-            number, half = b.bitcast(value, bits), self.e.splat(bits, 16)
-            odd = b.and_(b.lshr(number, half), self.e.splat(bits, 1))
-            rounded = b.add(number, b.add(odd, self.e.splat(bits, 0x7FFF)))
-            value = b.trunc(b.lshr(rounded, half), narrow)
-        b.store(value, place, align=DTYPE_BYTES[self.kernel.dtype])
-
-    def local(self, slot_type: Any) -> Any:
-        """A stack slot, in the entry block whatever the loop it is asked for in."""
-        with self.builder.goto_block(self.entry):
-            slot = self.builder.alloca(slot_type)
-        slot.type = POINTER
-        return slot
-
-    @contextmanager
-    def loop(self, end: int, step: int) -> Iterator[Any]:
-        """Runs the body for 0, step, 2·step, … below `end`."""
-        b, counter = self.builder, self.local(I64)
-        test, body, done = (self.function.append_basic_block(name) for name in ("test", "body", "done"))
-        b.store(I64(0), counter)
-        b.branch(test)
-        b.position_at_end(test)
-        now = b.load(counter, typ=I64)
-        b.cbranch(b.icmp_signed("<", now, I64(end)), body, done)
-        b.position_at_end(body)
-        yield now
-        b.store(b.add(now, I64(step)), counter)
-        b.branch(test)
-        b.position_at_end(done)

@@ -8,42 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tileguard.features.errors import InvalidInput
 from tileguard.features.kernels import DTYPE_BYTES, ReductionKernel, canonical_dtype
 
-CPU_DTYPES = ("fp32", "fp64", "bf16", "fp16")
-"""Storage dtypes. fp64 is computed in fp64, the others in fp32."""
-
-EPSILON = 1e-5
-"""Added to the mean square (rmsnorm) or the variance (layernorm) under the root."""
-
-
-class Vocabulary(Protocol):
-    """What an operation may do with values; every value is a vector of one of the reader's own types."""
-
-    def const(self, like: Any, value: float) -> Any:
-        """`value` in every lane of a vector of `like`'s type."""
-
-    def add(self, a: Any, b: Any) -> Any: ...
-    def sub(self, a: Any, b: Any) -> Any: ...
-    def mul(self, a: Any, b: Any) -> Any: ...
-    def div(self, a: Any, b: Any) -> Any: ...
-    def sqrt(self, a: Any) -> Any: ...
-
-    def exp(self, a: Any) -> Any:
-        """e^a; exactly 0 at -inf, +inf where it overflows. NaN is not propagated in fp32."""
-
-    def max(self, a: Any, b: Any) -> Any:
-        """The larger one; `b` where either is NaN."""
-
-    def equal(self, a: Any, b: Any) -> Any:
-        """A mask of the lanes where a = b."""
-
-    def where(self, mask: Any, a: Any, b: Any) -> Any:
-        """Lanes of `a` where the mask holds, of `b` elsewhere."""
-
+from .operation import CPU_DTYPES, EPSILON, Operation, Vocabulary
+from .program_ops import PROGRAM_OPS, ProgramOp
 
 Load = Callable[[Vocabulary, Sequence[Any]], Any]
 Define = Callable[[Vocabulary, Any, Sequence[Any]], Any]
@@ -88,32 +59,15 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
-    """An operation: operands, how elements are loaded, and its passes.
+class Op(Operation):
+    """An operation as passes over a tile, and how its elements are loaded. Outputs have the tile's shape where a pass
+    stores, else they are the statistics, one number per x each."""
 
-    tile_inputs: names of the operands of shape [xnumel, rnumel]; row_inputs: those of shape [rnumel], shared by
-    all x. mask: the last tile input is bytes, non-zero where the element counts. outputs: names; they have the
-    tile's shape where a pass stores, else they are the statistics, one number per x each.
-    sums_data: the result is a plain sum of its inputs, hence exact on multiples of 1/4.
-    """
-
-    name: str
-    tile_inputs: tuple[str, ...]
     load: Load
     passes: tuple[Pass, ...]
-    outputs: tuple[str, ...] = ("out",)
-    row_inputs: tuple[str, ...] = ()
-    mask: bool = False
-    sums_data: bool = False
-
-    @property
-    def num_load(self) -> int:
-        return len(self.tile_inputs) + len(self.row_inputs)
 
     @property
     def num_reduction(self) -> int:
-        """Reductions of all passes. A pointwise operation says 1: ReductionKernel demands one at least, and its
-        loop over the tile is that of a reduction whose result nobody keeps."""
         return max(1, sum(len(p.reduce) for p in self.passes))
 
     @property
@@ -191,7 +145,7 @@ _OPS = (
     Op("sum", ("x",), _only, (_SUM,), sums_data=True),
     Op("max", ("x",), _only, (Pass(reduce=(Reduce("max"),)),)),
     # Population variance (divided by rnumel).
-    Op("meanvar", ("x",), _only, (Pass(reduce=(Reduce("add"),), finish=_mean), _CENTRED_SQUARES), ("mean", "var")),
+    Op("meanvar", ("x",), _only, (Pass(reduce=(Reduce("add"),), finish=_mean), _CENTRED_SQUARES), outputs=("mean", "var")),
     Op(
         "rmsnorm", ("x",), _only,
         (Pass(reduce=(Reduce("add", _square),), finish=_inverse_root), Pass(store=_store_affine)),
@@ -231,11 +185,12 @@ _OPS = (
 OPS: dict[str, Op] = {op.name: op for op in _OPS}
 
 
-def find_op(name: object) -> Op:
-    """The operation called `name`; raises InvalidInput naming the field op."""
-    if not isinstance(name, str) or name not in OPS:
-        raise InvalidInput("op", name, "one of " + ", ".join(OPS))
-    return OPS[name]
+def find_op(name: object) -> Op | ProgramOp:
+    """The operation called `name`, of either kind; raises InvalidInput naming the field op."""
+    found = (OPS.get(name) or PROGRAM_OPS.get(name)) if isinstance(name, str) else None
+    if found is None:
+        raise InvalidInput("op", name, "one of " + ", ".join((*OPS, *PROGRAM_OPS)))
+    return found
 
 
 def cpu_kernel(op: str, xnumel: int, rnumel: int, dtype: str, *, inner: bool = True) -> ReductionKernel:

@@ -15,7 +15,8 @@ from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
 
 from .budgets import lanes
-from .ops import EPSILON
+from .operation import EPSILON
+from .program_ops import PROGRAM_OPS
 from .storage import EPS, Array
 
 Outputs = list[tuple[Array, Array]]
@@ -28,9 +29,12 @@ def rounding_unit(kernel: ReductionKernel, tile: ReductionTile) -> float:
     The roundings of n serial additions add up like a random walk, so with √n; two of their standard deviations
     are 2·√n at most, since a rounding is half an eps at most.
     """
+    eps = EPS["fp64"] if kernel.dtype == "fp64" else EPS["fp32"]
+    if kernel.op in PROGRAM_OPS:  # one element after the other, in every lane
+        return eps * (4 + 2 * math.sqrt(kernel.rnumel))
     width = lanes(kernel, tile)
     chain = -(-kernel.rnumel // tile.r0_block) + (width.bit_length() if kernel.inner else tile.r0_block)
-    return (EPS["fp64"] if kernel.dtype == "fp64" else EPS["fp32"]) * (4 + 2 * math.sqrt(chain))
+    return eps * (4 + 2 * math.sqrt(chain))
 
 
 def reference(op: str, tiles: Sequence[Array], rows: Sequence[Array]) -> Outputs:
@@ -93,7 +97,20 @@ def _swiglu(tiles: Sequence[Array], rows: Sequence[Array]) -> Outputs:
     return [(value, np.abs(value) * (4 + np.abs(gate)))]
 
 
+def _prefix(tiles: Sequence[Array], rows: Sequence[Array]) -> Outputs:
+    (x,) = tiles
+    return [(np.cumsum(x, axis=1), np.cumsum(np.abs(x), axis=1))]
+
+
+def _normdot(tiles: Sequence[Array], rows: Sequence[Array]) -> Outputs:
+    (x,), (weight,) = tiles, rows
+    terms = x / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + EPSILON) * weight
+    return [(terms.sum(axis=1), 4 * np.abs(terms).sum(axis=1))]
+
+
 _REFERENCES: dict[str, Callable[[Sequence[Array], Sequence[Array]], Outputs]] = {
     "sum": _sum, "add_sum": _sum, "max": _max, "meanvar": _meanvar, "rmsnorm": _rmsnorm, "layernorm": _layernorm,
     "softmax": _softmax, "masked_softmax": _softmax, "swiglu": _swiglu,
+    "tile_rmsnorm": _rmsnorm, "tile_layernorm": _layernorm, "tile_masked_softmax": _softmax, "tile_swiglu": _swiglu,
+    "tile_prefix": _prefix, "tile_normdot": _normdot, "tile_sum_left": _sum, "tile_sum_right": _sum,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The vocabulary of ops.py as LLVM instructions, and the LLVM types of the device. Needs llvmlite."""
+"""The vocabulary of operation.py as LLVM instructions, and the LLVM types of the device. Needs llvmlite."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ class _Splat(ir.Constant):  # type: ignore[misc]  # llvmlite has no types
 
 
 class LlvmVocabulary:
-    """The vocabulary of ops.py as LLVM instructions on <n x T>."""
+    """The vocabulary of operation.py as LLVM instructions on <n x T>. flags: what arithmetic may do; none: every
+    operation is rounded by itself, in the order written."""
 
-    def __init__(self, builder: Any, module: Any) -> None:
+    def __init__(self, builder: Any, module: Any, flags: Sequence[str] = FAST) -> None:
         self.builder = builder
         self.module = module
+        self.flags = tuple(flags)
 
     def splat(self, vector: Any, value: float) -> Any:
         return _Splat(vector, value)
@@ -54,16 +56,16 @@ class LlvmVocabulary:
         return self.splat(like.type, value)
 
     def add(self, a: Any, b: Any) -> Any:
-        return self.builder.fadd(a, b, flags=FAST)
+        return self.builder.fadd(a, b, flags=self.flags)
 
     def sub(self, a: Any, b: Any) -> Any:
-        return self.builder.fsub(a, b, flags=FAST)
+        return self.builder.fsub(a, b, flags=self.flags)
 
     def mul(self, a: Any, b: Any) -> Any:
-        return self.builder.fmul(a, b, flags=FAST)
+        return self.builder.fmul(a, b, flags=self.flags)
 
     def div(self, a: Any, b: Any) -> Any:
-        return self.builder.fdiv(a, b, flags=FAST)
+        return self.builder.fdiv(a, b, flags=self.flags)
 
     def sqrt(self, a: Any) -> Any:
         return self.intrinsic("sqrt", [a], a.type)
@@ -117,4 +119,4 @@ class LlvmVocabulary:
         function = self.module.globals.get(full)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), full)
-        return self.builder.call(function, arguments, fastmath=FAST)
+        return self.builder.call(function, arguments, fastmath=self.flags)

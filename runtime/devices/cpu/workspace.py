@@ -12,7 +12,7 @@ from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
 
 from ..base import WrongResult
-from .ops import OPS
+from .ops import find_op
 from .reference import reference, rounding_unit
 from .storage import EPS, STORAGE, TINY, Array, compute_dtype, to_storage, widened
 
@@ -43,7 +43,7 @@ class Workspace:
     def __init__(self, kernel: ReductionKernel, *, seed: int = 0, operands: Mapping[str, Array] | None = None) -> None:
         """`operands` by name (float[xnumel, rnumel] or float[rnumel], the mask bool); made from `seed` if left out."""
         self.kernel = kernel
-        self._op = OPS[str(kernel.op)]
+        self._op = find_op(kernel.op)
         values = dict(_make_operands(kernel, seed) if operands is None else operands)
         tile_shape = (kernel.xnumel, kernel.rnumel)
         names = [*self._op.tile_inputs, *self._op.row_inputs]
@@ -142,7 +142,7 @@ class Workspace:
 
 def _make_operands(kernel: ReductionKernel, seed: int) -> dict[str, Array]:
     """Operands of every kernel from its own stream of random numbers."""
-    op = OPS[str(kernel.op)]
+    op = find_op(kernel.op)
     shape = (kernel.xnumel, kernel.rnumel)
     random = np.random.default_rng([seed, zlib.crc32(repr(kernel).encode())])
     made: dict[str, Array] = {}

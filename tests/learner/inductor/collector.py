@@ -48,7 +48,7 @@ class SimulatedStopwatch:
         time.sleep(float(os.environ.get("SLOW_TIMING_S", "0")))
         found = []
         for launcher in launchers:
-            for _ in range(rounds):
+            for _ in range(rounds if hasattr(launcher, "config") else 0):  # ATen's would be computed in earnest
                 launcher(*args, stream=0)
             us = simulated_us(launcher)
             found.append([us + i % 3 for i in range(rounds)])
