@@ -1,4 +1,4 @@
-"""Write the figures of the README from the results files, so that none of them is copied by hand.
+"""Write the figures of the README and of docs/ranker.md from the results files, so that none is copied by hand.
 
 python benchmarks/readme.py
 """
@@ -32,9 +32,10 @@ LABELS = {
 
 
 def main() -> None:
-    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    README.write_text(f"{before}{BEGIN}\n{block()}\n{END}{after}", encoding="utf-8")
+    for page, written in BLOCKS.items():
+        before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+        _, after = rest.split(END)
+        page.write_text(f"{before}{BEGIN}\n{written()}\n{END}{after}", encoding="utf-8")
 
 
 def block() -> str:
@@ -47,6 +48,27 @@ def block() -> str:
             inductor(load("inductor_h200")),
         )
     )
+
+
+def ablation() -> str:
+    """The ranker with one thing changed at a time."""
+    result = load("ablation_h200")
+    rows = [
+        "| arm | k = 1 | k = 4 | k = 8 | k = 12 | > 30 % at k = 8 | worst at k = 8 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, arm in result["arms"].items():
+        mean = arm["mean"]
+        shares = " | ".join(percent(mean[f"model@{k}"]["lossless"]) for k in (1, 4, 8, 12))
+        eight = mean["model@8"]
+        rows.append(f"| {name} | {shares} | {percent(eight['severe'])} | {eight['worst']:.2f} |")
+    spread = [seed["model@8"]["lossless"] for seed in result["arms"]["shipped"]["seeds"]]
+    rows.append(
+        f"\nShares of {result['corpus']['kernels']} kernels within 5 % of the best measured tile, families held out, mean of "
+        f"{len(result['seeds'])} seeds ({percent(min(spread))} to {percent(max(spread))} for the shipped arm at k = 8); "
+        "`python benchmarks/ablation_h200.py`, [ablation_h200.json](../benchmarks/results/ablation_h200.json)."
+    )
+    return "\n".join(rows)
 
 
 def load(name: str) -> dict[str, Any]:
@@ -179,6 +201,10 @@ def inductor(result: dict[str, Any]) -> str:
         f"{own['bench_s']:.1f} s; outputs and gradients agree with eager in every graph."
     )
     return "\n".join(rows)
+
+
+BLOCKS = {README: block, ROOT / "docs" / "ranker.md": ablation}
+"""Page -> what stands between its two markers."""
 
 
 if __name__ == "__main__":

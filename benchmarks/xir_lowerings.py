@@ -59,7 +59,7 @@ class Variant:
 
 
 VARIANTS = (
-    Variant("select", "select", 1),
+    Variant("select", "select", None),
     Variant("snapshot, definition expanded", "snapshot", None),
     Variant("snapshot, bounded loop", "snapshot", BOUND),
     Variant("loop, bounded", "loop", BOUND),

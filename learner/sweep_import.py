@@ -203,7 +203,7 @@ def _result(row: dict[str, Any] | None) -> dict[str, Any]:
     measured = row if status == OK else {}
     return {
         "status": status, "error": row.get("error"), "compile_ms": row.get("compile_ms"),
-        "us": measured.get("us"), "us_median": measured.get("us"), "us_min": measured.get("us_min"),
+        "us": measured.get("us"), "us_median": measured.get("us_median", measured.get("us")), "us_min": measured.get("us_min"),
         "us_mad": measured.get("mad"), "reps": measured.get("reps"),
         "n_regs": row.get("regs"), "n_spills": row.get("spills"), "shared": row.get("shared"),
     }  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.readme import BEGIN, END, block
+import pytest
+from benchmarks.readme import BEGIN, BLOCKS, END
 from tests.support import python
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,8 +22,10 @@ def test_the_quick_start_runs_as_printed() -> None:
     assert len(candidates) > 8
 
 
-def test_the_figures_are_those_of_the_results_files() -> None:
-    assert README.split(BEGIN)[1].split(END)[0].strip() == block().strip()
+@pytest.mark.parametrize("page", BLOCKS, ids=lambda page: page.name)
+def test_the_figures_are_those_of_the_results_files(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.split(BEGIN)[1].split(END)[0].strip() == BLOCKS[page]().strip()
 
 
 def test_every_file_that_the_docs_link_to_exists() -> None:
