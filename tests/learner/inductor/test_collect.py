@@ -25,7 +25,7 @@ from tileguard.features.hardware import known_hardware
 from tileguard.features.tiles import ReductionTile
 from tileguard.learner.corpus import read_corpus, write_corpus
 from tileguard.learner.inductor import sweep as inductor_sweep
-from tileguard.learner.inductor import timing
+from tileguard.learner.inductor import timing as inductor_timing
 from tileguard.learner.inductor.capture import CapturedKernel, label_of, load_workloads
 from tileguard.learner.inductor.collect import Settings, main, parse_tiles, progress_line
 from tileguard.learner.inductor.job_pool import JobPool, Outcome, next_outcomes
@@ -497,14 +497,14 @@ def test_main_is_a_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 
 def test_a_time_is_the_mean_of_the_middle_half_and_finer_than_a_tick() -> None:
     ticks = [1.184, 1.216, 1.184, 1.216, 1.216, 1.184, 1.216, 9.9, 0.1]
-    found = timing.summary(ticks)
+    found = inductor_timing.summary(ticks)
     assert found["us"] == pytest.approx((1.184 * 2 + 1.216 * 3) / 5, abs=1e-4)
     assert (found["us_median"], found["us_min"], found["reps"]) == (1.216, 0.1, 9)
-    one = timing.summary([2.0])
+    one = inductor_timing.summary([2.0])
     assert (one["us"], one["us_median"], one["us_min"], one["mad"], one["reps"]) == (2.0, 2.0, 2.0, 0.0, 1)
 
 
-@pytest.mark.parametrize(("best_us", "rounds"), [(2.0, timing.SHORT_ROUNDS), (20.0, timing.ROUNDS)])
+@pytest.mark.parametrize(("best_us", "rounds"), [(2.0, inductor_timing.SHORT_ROUNDS), (20.0, inductor_timing.ROUNDS)])
 def test_short_kernels_are_timed_more_often(best_us: float, rounds: int) -> None:
     asked: list[int] = []
 
@@ -513,5 +513,5 @@ def test_short_kernels_are_timed_more_often(best_us: float, rounds: int) -> None
             asked.append(rounds)
             return [[best_us] * rounds for _ in launchers]
 
-    timing.interleaved({0: None, 1: None}, (), Stopwatch(), hopeless=4.0)
-    assert asked == [timing.LOOK_ROUNDS, rounds]
+    inductor_timing.interleaved({0: None, 1: None}, (), Stopwatch(), hopeless=4.0)
+    assert asked == [inductor_timing.LOOK_ROUNDS, rounds]
