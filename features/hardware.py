@@ -90,12 +90,14 @@ class HardwareSpec:
         return self.warp_size > 1
 
 
-def _nvidia(name: str, *, cores: int, l2_bytes: int, dram_bytes_per_s: float) -> HardwareSpec:
+def _nvidia(
+    name: str, *, cores: int, l2_bytes: int, dram_bytes_per_s: float, matmul: MatmulUnit | None = None
+) -> HardwareSpec:
     """A data-centre GPU of compute capability 9.0 or 10.0: what one SM holds is the same over them."""
     return HardwareSpec(
         name, "nvidia", cores=cores, onchip_bytes=227 * 1024, onchip_overhead=1.0, l2_bytes=l2_bytes,
         dram_bytes_per_s=dram_bytes_per_s, warp_size=32, max_threads_per_core=2048, max_threads_per_block=1024,
-        max_blocks_per_core=32, registers_per_core=65536,
+        max_blocks_per_core=32, registers_per_core=65536, matmul=matmul,
     )  # fmt: skip
 
 
@@ -119,7 +121,18 @@ _SPECS = (
         ),
     ),
     _nvidia("h100", cores=132, l2_bytes=50 * 1024 * 1024, dram_bytes_per_s=3.35e12),
-    _nvidia("h200", cores=132, l2_bytes=60 * 1024 * 1024, dram_bytes_per_s=4.8e12),
+    # Data sheet of the H200 SXM, dense rates: bf16 and fp16 989 TFLOP/s, tf32 half, fp8 twice that, fp32 67 (no tensor
+    # cores); HBM3e 4.8 TB/s; 227 KiB of shared memory a block; accumulators live in 256 KiB of registers. L2: no figure
+    # of the vendor's; about 5.5 TB/s, for comparing tiles with one another. A cache line is 128 B; tl.dot takes sides
+    # of 16.
+    _nvidia(
+        "h200", cores=132, l2_bytes=60 * 1024 * 1024, dram_bytes_per_s=4.8e12,
+        matmul=MatmulUnit(
+            flops_per_core=989e12 / 132, gm_bytes_per_s_per_core=4.8e12 / 132, l2_bytes_per_s_per_core=5.5e12 / 132,
+            l1_bytes=227 * 1024, l0c_bytes=256 * 1024, align=16, min_burst_bytes=128,
+            dtype_rates=(("tf32", 0.5), ("fp8", 2.0), ("fp32", 67 / 989)),
+        ),
+    ),
 )  # fmt: skip
 
 KNOWN: dict[str, HardwareSpec] = {spec.name: spec for spec in _SPECS}

@@ -314,4 +314,4 @@ def parse_ks(text: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-from . import compare_cli, formula_cli, promote_cli  # noqa: F401  (last: their commands use what is above)
+from . import ab_cli, compare_cli, formula_cli, promote_cli  # noqa: F401  (last: their commands use what is above)

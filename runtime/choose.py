@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,8 +41,9 @@ def _greedy(
     n = len(scores)
     # Scaled first: scores may be as large as doubles get, and their squares larger.
     scaled = scores / max(float(np.abs(scores).max()), np.finfo(np.float64).tiny)
-    spread = float(scaled.std())
-    value = (scaled - scaled.mean()) / spread if spread > 0 else np.zeros(n)
+    centred = scaled - scaled.sum() / n
+    spread = math.sqrt(float(centred @ centred) / n)
+    value = centred / spread if spread > 0 else np.zeros(n)
     # While fewer than k are chosen, one of the k best is left, and likeness takes `diversity` of it at most: what lies
     # further below the k-th is never chosen.
     contenders = np.flatnonzero(value >= np.partition(value, n - k)[n - k] - diversity)
@@ -49,13 +51,13 @@ def _greedy(
     x, r, warps, _ = columns[:, contenders]
     place = np.log2(np.stack([x, r, np.maximum(warps, 1)]).astype(np.float64)) / LIKENESS_RANGE
     place[2] *= WARP_WEIGHT
-    penalty = diversity * np.exp(-np.abs(place[:, :, np.newaxis] - place[:, np.newaxis, :]).sum(axis=0))
     nearest = np.zeros(len(contenders))
     chosen: list[int] = []
     pick = int(np.argmax(scores[contenders]))
     for _ in range(k):
         chosen.append(pick)
         value[pick] = -np.inf
-        np.maximum(nearest, penalty[pick], out=nearest)
-        pick = int(np.argmax(value - nearest))
+        likeness = np.exp(-np.abs(place - place[:, pick : pick + 1]).sum(axis=0))
+        np.maximum(nearest, likeness, out=nearest)
+        pick = int(np.argmax(value - diversity * nearest))
     return tuple(contenders[chosen].tolist())

@@ -50,29 +50,28 @@ def _places(rule: AnchorRule, kernel: ReductionKernel, hardware: HardwareSpec) -
     x_largest, r_least, r_largest, largest = _extent(lattice(kernel, hardware))
     x_most, r_most = x_largest.bit_length() - 1, r_largest.bit_length() - 1
     whole = persistent_r0(kernel, hardware) if kernel.persistent else min(persistent_r0(kernel, hardware), r_largest)
-    kind, dx, dr, dw = _columns(rule.offsets)
     # Kernels far larger than any fitted to would else be given tiles that no lattice has.
     log_product = min(max(_log_product(rule, kernel), 0.0), math.log2(largest))
     x_starts, r_start = _starts(rule, kernel, log_product, whole, x_most, r_most)
-
-    x_from = np.array(x_starts, dtype=np.int64)[kind]
-    if kernel.persistent:
-        x_from[:] = x_starts[_FILL]
-        r = np.full_like(dr, whole)
-    else:
-        log_r = np.where(kind == _SPLIT, r_start + dr, dr)
-        log_r = np.minimum(np.maximum(log_r, r_least.bit_length() - 1), r_most)
-        x_from = np.where(kind == _SHORT, round(log_product) - log_r, x_from)
-        r = np.where(kind == _FILL, whole, np.left_shift(1, log_r))
-    x = np.left_shift(1, np.minimum(np.maximum(x_from + dx, 0), x_most))
-    if not hardware.has_warps:
-        return zip(x.tolist(), r.tolist(), [1] * len(kind), strict=True)
-    log_size = np.log2(x) + np.log2(r)
-    wanted = np.rint(rule.warp_intercept + rule.warp_slope * log_size).astype(np.int64) + dw
-    lowest, highest = _warp_range(kernel.persistent, hardware)
-    size = log_size.astype(np.int64)
-    warps = np.left_shift(1, np.minimum(np.maximum(wanted, lowest[size]), highest[size]))
-    return zip(x.tolist(), r.tolist(), warps.tolist(), strict=True)
+    lowest, highest = _warp_range(kernel.persistent, hardware) if hardware.has_warps else ((), ())
+    # Two dozen offsets are sooner done one by one than as arrays, and a compiler waits.
+    for kind, dx, dr, dw in _numbered(rule.offsets):
+        start = x_starts[_FILL] if kernel.persistent else x_starts[kind]
+        if kernel.persistent or kind == _FILL:
+            r = whole
+        else:
+            log_r = min(max(r_start + dr if kind == _SPLIT else dr, r_least.bit_length() - 1), r_most)
+            if kind == _SHORT:
+                start = round(log_product) - log_r
+            r = 1 << log_r
+        x = 1 << min(max(start + dx, 0), x_most)
+        if not hardware.has_warps:
+            yield x, r, 1
+            continue
+        log_size = math.log2(x) + math.log2(r)
+        size = int(log_size)
+        wanted = round(rule.warp_intercept + rule.warp_slope * log_size) + dw
+        yield x, r, 1 << min(max(wanted, lowest[size]), highest[size])
 
 
 @lru_cache(maxsize=1024)
@@ -102,18 +101,16 @@ def _within(exponent: int, most: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _columns(offsets: tuple[Offset, ...]) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """int64[n] each: the anchor's place in ANCHORS, x, r, warps."""
-    rows = [(ANCHORS.index(o.anchor), o.x, o.r, o.warps) for o in offsets]
-    kind, x, r, warps = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-    return kind, x, r, warps
+def _numbered(offsets: tuple[Offset, ...]) -> tuple[tuple[int, int, int, int], ...]:
+    """The anchor's place in ANCHORS, x, r, warps of each."""
+    return tuple((ANCHORS.index(o.anchor), o.x, o.r, o.warps) for o in offsets)
 
 
 @lru_cache(maxsize=16)
-def _warp_range(persistent: bool, hardware: HardwareSpec) -> tuple[IntArray, IntArray]:
+def _warp_range(persistent: bool, hardware: HardwareSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """By log2 of a tile's size: log2 of the fewest and the most warps that the lattice has for it."""
     one = ReductionKernel(1, 1, "fp32", 1, 1, persistent=persistent)
     most = hardware.max_threads_per_block // hardware.warp_size
     # A tile past every count is the lattice's last resort, with the most warps there are.
     counts = [warp_counts(1 << exponent, one, hardware) or (most,) for exponent in range(128)]
-    return tuple(np.array([c[end].bit_length() - 1 for c in counts], dtype=np.int64) for end in (0, -1))  # type: ignore[return-value]
+    return tuple(c[0].bit_length() - 1 for c in counts), tuple(c[-1].bit_length() - 1 for c in counts)

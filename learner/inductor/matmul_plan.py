@@ -11,6 +11,7 @@ from itertools import pairwise, zip_longest
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import MatmulKernel
 from tileguard.features.tiles import MatmulTile
+from tileguard.runtime.matmul_tiles import fits
 from tileguard.runtime.selector import HOST
 
 from .matmul_kernel import CapturedMatmul, ceil_div, matmul_tile
@@ -25,9 +26,6 @@ GROUP_SHARE, DOUBTFUL_SHARE = 8, 10
 
 NEAR_ESTIMATE, HOPELESS_ESTIMATE = 1.5, 3.0
 """Times the least estimate: up to the first a tile is near, past the second doubtful."""
-
-WGMMA_ROWS, WGMMA_WARPS = 64, 4
-"""Least BLOCK_M, and what warps come in, for Hopper's asynchronous products; they keep one buffer more."""
 
 FLOPS_PER_S = {"bf16": 989e12, "fp16": 989e12, "tf32": 494e12, "fp32": 67e12}
 L2_BYTES_PER_S = 5.5e12
@@ -61,30 +59,6 @@ def plan_matmul(kernel: CapturedMatmul, hardware: HardwareSpec, *, most: int | N
     wanted += [(tile, DOUBTFUL) for tile in doubtful[len(few) :]]
     by |= {tile: (rule,) for tile, rule in wanted[:room]}
     return _plan(by, len(space))
-
-
-def fits(tile: MatmulTile, kernel: MatmulKernel, hardware: HardwareSpec) -> bool:
-    """Whether a tile can run, and differs from a smaller one: its buffers fit the shared memory, no axis is padded to
-    twice what covers it, and there are K steps for its stages.
-
-    Buffers as Triton 3.6 allocates them for sm_90: as many as stages where a product is asynchronous, one fewer where
-    it is not (seen in 13 binaries; tests/learner/inductor/test_matmul_plan.py compiles some).
-    """
-    step_bytes = (tile.block_m + tile.block_n) * tile.block_k * kernel.elem_bytes
-    buffers = tile.num_stages if _asynchronous(tile, kernel) else tile.num_stages - 1
-    return (
-        step_bytes * max(1, buffers) <= hardware.onchip_bytes
-        and tile.num_stages <= ceil_div(kernel.k, tile.block_k) + 1
-        and all(
-            block < 2 * max(size, 16)
-            for block, size in ((tile.block_m, kernel.m), (tile.block_n, kernel.n), (tile.block_k, kernel.k))
-        )
-    )
-
-
-def _asynchronous(tile: MatmulTile, kernel: MatmulKernel) -> bool:
-    """Surely: of 32-bit inputs only some are."""
-    return kernel.elem_bytes == 2 and tile.block_m >= WGMMA_ROWS and (tile.num_warps or 0) % WGMMA_WARPS == 0
 
 
 def estimate_us(tile: MatmulTile, kernel: MatmulKernel, hardware: HardwareSpec) -> float:

@@ -5,7 +5,8 @@ What is patched, all of it undone by `uninstall()`:
 - `async_compile._load_triton_kernel_from_source`: a loader that takes the hook along into the compile workers;
 - `triton_heuristics.cached_autotune`: extends the host's list by the tiles in the source, there and here;
 - `JITFunction.parse` of Triton: one at a time, there and here, since candidates compile on threads;
-- `FxGraphHashDetails.__init__`: model and settings become part of the FX graph cache's key.
+- `FxGraphHashDetails.__init__`: model and settings become part of the FX graph cache's key;
+- with `matmul=True`, `InductorChoices._finalize_template_configs`: tiles for matrix products (matmul.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +28,7 @@ from typing import Any
 import tileguard
 from tileguard import models
 from tileguard.features.errors import InvalidInput, checked_choice
-from tileguard.features.hardware import KNOWN, known_hardware
+from tileguard.features.hardware import KNOWN, HardwareSpec, known_hardware
 from tileguard.features.inductor import reduction_kernel
 from tileguard.features.tiles import TileSpace
 
@@ -48,6 +50,7 @@ from .loader import (
     wrap_process,
 )
 from .locks import ForkLock
+from .matmul import MatmulHook, matmul_settings
 from .patches import Patches
 from .proposal import check_eligible, insert_payload, payload
 from .report import Log
@@ -68,7 +71,8 @@ class Settings:
     model: "champion" (the shipped one of the detected hardware), a folder, or None for the formula alone. top_k: tiles
     that the model adds, or "calibrated". hardware: a known name in place of the detected one. log: a path that gets a
     JSON line a kernel. kernel_budget_s, process_budget_s: seconds of compiling and racing beyond which, for one kernel
-    and for the process, only the host's list and the best-ranked tiles run; None is no limit.
+    and for the process, only the host's list and the best-ranked tiles run; None is no limit. matmul: whether matrix
+    products under max-autotune get the planner's tiles too; "prune" needs a ranker, and none is shipped.
     Raises InvalidInput naming the field.
     """
 
@@ -79,9 +83,11 @@ class Settings:
     kernel_budget_s: float | None = 20.0
     process_budget_s: float | None = 600.0
     policy: GuardPolicy = field(default_factory=GuardPolicy)
+    matmul: bool | str = False
 
     def __post_init__(self) -> None:
         checked_top_k(self.top_k)
+        matmul_settings(self.matmul)
         if self.model is not None and not isinstance(self.model, str | Path):
             raise InvalidInput("model", self.model, "'champion', a folder or None")
         if self.hardware is not None:
@@ -105,6 +111,7 @@ def install(
     kernel_budget_s: float | None = 20.0,
     process_budget_s: float | None = 600.0,
     policy: GuardPolicy | None = None,
+    matmul: bool | str = False,
 ) -> bool:
     """Hook TorchInductor in this process and its compile workers; whether that was done.
 
@@ -113,7 +120,7 @@ def install(
     touched, the reason is logged once, and torch works as before. Raises InvalidInput for bad arguments, and nothing
     else. See Settings for the arguments.
     """
-    settings = Settings(model, top_k, hardware, log, kernel_budget_s, process_budget_s, policy or GuardPolicy())
+    settings = Settings(model, top_k, hardware, log, kernel_budget_s, process_budget_s, policy or GuardPolicy(), matmul)
     with _LOCK:
         uninstall()
         if os.environ.get("TILEGUARD") == "0":
@@ -183,11 +190,19 @@ class _Hook:
         self._applied = False
         self._patches = Patches()
         self._undo: list[Callable[[], None]] = []
-        self._targets = (
+        self._targets: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
             (TritonKernel, "codegen_kernel", self._codegen_kernel),
             (codecache.FxGraphHashDetails, "__init__", self._hash_details),
             (async_compile, "_load_triton_kernel_from_source", lambda _: KernelLoader(self._budget, self._npu)),
         )
+        self._matmul = matmul_settings(settings.matmul)
+        if self._matmul is not None:
+            products = MatmulHook(self._matmul, self._hardware, self._is_on)
+            try:
+                self._targets += (products.target(),)
+            except Exception as error:
+                self._matmul = None
+                warn_once("tileguard leaves matrix products as they are", error)
         # A selector for an NPU is made where its kernels are loaded, from what can be pickled.
         model = None if settings.model is None else str(settings.model)
         choosers = functools.partial(npu.shared_selector, model=model, top_k=settings.top_k)
@@ -236,7 +251,7 @@ class _Hook:
 
     def _annotated(self, kernel: Any, source: str) -> str:
         """The kernel's source with its ranked tiles; unchanged where it is no reduction, or the hook is switched off."""
-        if not self._applied or not kernel.inside_reduction or os.environ.get("TILEGUARD") == "0":
+        if not kernel.inside_reduction or not self._is_on():
             return source
         from torch._inductor import config
         from torch._inductor.virtualized import V
@@ -257,6 +272,7 @@ class _Hook:
         selector = self._selector(device.index or 0)
         if selector.hardware.kind != "nvidia":
             raise Refused("hardware")
+        began = time.perf_counter_ns()
         try:
             described = reduction_kernel(
                 numels["x"], numels["r0_"], triton_meta["signature"], inductor_meta,
@@ -271,9 +287,13 @@ class _Hook:
             space = TileSpace(tile for tile in lattice(described, selector.hardware) if tile.xblock == 1)
         chosen = selector.select(described, space=space)
         data = payload(chosen, one_row=one_row)
+        taken_us = (time.perf_counter_ns() - began) / 1e3
         self._wait_for_workers()
-        process_log.note_selection(data, chosen.times.total_us)
+        process_log.note_selection(data, taken_us)
         return insert_payload(source, data)
+
+    def _is_on(self) -> bool:
+        return self._applied and os.environ.get("TILEGUARD") != "0"
 
     def _wait_for_workers(self) -> None:
         """Once: until the compile workers that are starting have started, or WORKERS_S have passed.
@@ -289,13 +309,15 @@ class _Hook:
                 if get_compile_threads() > 1:
                     AsyncCompile.wait_pool_ready(timeout=WORKERS_S)
 
-    def _selector(self, device_index: int) -> Selector:
+    def _hardware(self, device_index: int) -> HardwareSpec:
         import torch
 
         if self.settings.hardware is not None:
-            hardware = known_hardware(self.settings.hardware)
-        else:
-            hardware = gpu_hardware(torch.cuda.get_device_properties(device_index))
+            return known_hardware(self.settings.hardware)
+        return gpu_hardware(torch.cuda.get_device_properties(device_index))
+
+    def _selector(self, device_index: int) -> Selector:
+        hardware = self._hardware(device_index)
         with _LOCK:
             if hardware.name not in self._selectors:
                 self._selectors[hardware.name] = Selector(
@@ -324,6 +346,8 @@ class _Hook:
         if self._salt is None:
             settings = self.settings
             parts = [tileguard.__version__, str(settings.top_k), str(settings.hardware), repr(settings.policy)]
+            if self._matmul is not None:
+                parts.append(self._matmul.uuid)
             if settings.model is not None:
                 folders = models.shipped() if settings.model == "champion" else (Path(settings.model),)
                 parts += [digest for folder in folders for digest in _file_digests(folder)]

@@ -32,8 +32,9 @@ SWEEP_UNROLL = 64
 PROGRAM_LANES, PROGRAM_UNROLL = 16, 8
 """Widest vector of a tile program in cpu_tiles, one register of the widest kind, and most elements a turn."""
 
-SELECT_CHUNKS, SELECT_EXTENT = 8, 128
-"""Most values to choose among in cpu_tiles: chunks of an operation of passes, elements of a tile program."""
+SELECT_CHUNKS, SELECT_EXTENT = 8, 32
+"""Most values to choose among in cpu_tiles: chunks of an operation of passes, elements of a tile program. Longer
+chains never came near the best and take seconds to compile (docs/lowering.md)."""
 
 LOWERED_LANES, LOWERED_ELEMENTS = 8, 1024
 """Least lanes and most elements of a tile in cpu_tiles that is lowered otherwise than None means."""

@@ -18,7 +18,7 @@ from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import known_hardware
 from tileguard.features.tiles import MatmulTile
 from tileguard.learner.inductor.matmul_kernel import CapturedMatmul, matmul_tile, render
-from tileguard.learner.inductor.matmul_plan import fits
+from tileguard.runtime.matmul_tiles import fits
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None and importlib.util.find_spec("triton") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch and triton")

@@ -15,8 +15,9 @@ from tileguard.features.kernels import MatmulKernel
 from tileguard.features.tiles import MatmulTile
 from tileguard.learner.inductor.cupti import Event, LostEvents, durations
 from tileguard.learner.inductor.matmul_kernel import CapturedMatmul, matmul_tile
-from tileguard.learner.inductor.matmul_plan import estimate_us, fits, plan_matmul, split
+from tileguard.learner.inductor.matmul_plan import estimate_us, plan_matmul, split
 from tileguard.learner.inductor.timing import GridLauncher, interleaved
+from tileguard.runtime.matmul_tiles import fits
 
 H200 = known_hardware("h200")
 EXHAUSTIVE = [

@@ -1,0 +1,264 @@
+"""Matrix products of TorchInductor's max-autotune: the planner's tiles beside the host's own choices.
+
+`InductorChoices._finalize_template_configs` is where the host has listed its choices and made none of them yet. What it
+returns comes back as it was and first, ATen included; behind it come choices of the same template with other tiles.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tileguard.features.errors import InvalidInput, checked_choice
+from tileguard.features.hardware import HardwareSpec
+from tileguard.features.kernels import DTYPE_ALIASES, MatmulKernel
+from tileguard.features.tiles import MatmulTile
+
+from ..matmul_tiles import planner_tiles
+from . import process_log
+from .configs import Refused
+from .telling import warn_once
+
+FINALIZE = "_finalize_template_configs"
+OPS = ("mm", "addmm", "bmm")
+
+TILE_NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "GROUP_M")
+"""What the host calls a tile's numbers, in the order of MatmulTile.sort_key."""
+
+EVEN_K = "EVEN_K"
+MAX_EXTRA = 12
+"""Tiles added to one list, each compiled and timed by the host."""
+
+UNION, PRUNE = "union", "prune"
+MODES = (UNION, PRUNE)
+
+
+class MatmulRanker(Protocol):
+    """What a learnt model of products has to offer. uuid: changes whenever its answers may."""
+
+    uuid: str
+
+    def best(self, kernel: MatmulKernel, hardware: HardwareSpec) -> Sequence[MatmulTile]:
+        """Its top tiles, the best first."""
+        ...
+
+    def hopeless(self, kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware: HardwareSpec) -> Sequence[bool]:
+        """Of each tile, whether it is surely not among the fastest."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulSettings:
+    """ranker: adds its tiles before the planner's; mode: "union" only adds, "prune" also drops what the ranker calls
+    hopeless of the host's list, but never ATen nor its first tile. Raises InvalidInput for "prune" without a ranker."""
+
+    ranker: MatmulRanker | None = None
+    mode: str = UNION
+    most: int = MAX_EXTRA
+
+    def __post_init__(self) -> None:
+        checked_choice("matmul", self.mode, MODES)
+        if self.mode == PRUNE and self.ranker is None:
+            raise InvalidInput("matmul", PRUNE, "True or False: no ranker of matrix products is shipped to prune by")
+
+    @property
+    def uuid(self) -> str:
+        """What the lists depend on, but for the version; part of the graph cache's key."""
+        return f"matmul {self.mode} {self.most} {self.ranker.uuid if self.ranker is not None else 'planner'}"
+
+
+def matmul_settings(matmul: object) -> MatmulSettings | None:
+    """Of `install(matmul=…)`: False, True, or a mode by name. Raises InvalidInput."""
+    if isinstance(matmul, bool):
+        return MatmulSettings() if matmul else None
+    if matmul not in MODES:
+        raise InvalidInput("matmul", matmul, "True or False")
+    return MatmulSettings(mode=str(matmul))
+
+
+class MatmulHook:
+    """The union for every product that the host tunes.
+
+    hardware: index of a device -> what it is; active: whether the hook is on at the moment.
+    """
+
+    def __init__(
+        self, settings: MatmulSettings, hardware: Callable[[int], HardwareSpec], active: Callable[[], bool]
+    ) -> None:
+        self.settings = settings
+        self._hardware, self._active = hardware, active
+
+    def target(self) -> tuple[Any, str, Callable[[Any], Any]]:
+        """What to patch, for Patches.put. Raises where torch's names or signatures are other ones."""
+        from torch._inductor.choices import InductorChoices
+        from torch._inductor.kernel_inputs import MMKernelInputs
+        from torch._inductor.kernel_template_choice import KernelTemplateChoice
+
+        _templates()
+        given = ("self", "template_choices", "kernel_inputs", "templates", "op_name", "kwarg_overrides")
+        _check_parameters(getattr(InductorChoices, FINALIZE), given)
+        _check_parameters(
+            KernelTemplateChoice.__init__, ("self", "template", "params", "extra_kwargs", "layout", "inputs")
+        )
+        for name in ("mnk_hinted", "mnk_symbolic", "batch_hinted"):
+            _check_parameters(getattr(MMKernelInputs, name), ("self",))
+        return InductorChoices, FINALIZE, self.wrap
+
+    def wrap(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """The method that calls `original` and adds to what it returns; on any failure just that."""
+
+        @functools.wraps(original)
+        def finalize(
+            choices: Any, template_choices: Any, kernel_inputs: Any, templates: Any, op_name: str,
+            kwarg_overrides: Any = None,
+        ) -> list[Any]:  # fmt: skip
+            listed = original(choices, template_choices, kernel_inputs, templates, op_name, kwarg_overrides)
+            try:
+                if self._active():
+                    return self.united(listed, kernel_inputs, op_name)
+            except Refused as refusal:
+                process_log.current().count_untouched(f"matmul_{refusal}")
+            except Exception as error:
+                process_log.current().count_untouched("matmul_error")
+                warn_once("tileguard leaves a matrix product as it is", error)
+            return listed
+
+        return finalize
+
+    def united(self, listed: list[Any], kernel_inputs: Any, op_name: str) -> list[Any]:
+        """`listed` with the tiles that it lacks; itself where the host lists no tile of its plain template.
+
+        Raises Refused for a product that must stay as it is.
+        """
+        from torch._inductor import config
+
+        if not isinstance(listed, list):
+            raise Refused("choices")
+        templates = _templates()
+        own = [choice for choice in listed if choice.template.uid in templates]
+        if not own or not (config.max_autotune or config.max_autotune_gemm):
+            return listed
+        if op_name not in OPS:
+            raise Refused("op")
+        if config.deterministic:
+            raise Refused("deterministic")  # the host times nothing, and takes by the order of the list
+        given = [choice.params.to_kwargs() for choice in own]
+        even = _even_k(kernel_inputs)
+        _check_given(given, even)
+        device = kernel_inputs.device()
+        if device.type != "cuda" or _is_hip():
+            raise Refused("device")
+        hardware = self._hardware(device.index or 0)
+        kernel = _kernel(kernel_inputs, {**own[0].extra_kwargs, **given[0]})
+        ranker = self.settings.ranker
+        tiles = (*(ranker.best(kernel, hardware) if ranker is not None else ()), *planner_tiles(kernel, hardware))
+        if not tiles:
+            raise Refused("hardware")
+        keys = [_tile_key(kwargs) for kwargs in given]
+        known = set(keys)
+        new = [tile for tile in dict.fromkeys(tiles) if tile.sort_key not in known][: self.settings.most]
+        added = [_like(own[0], given[0], tile, even) for tile in new]
+        if self.settings.mode == PRUNE and ranker is not None:
+            verdicts = ranker.hopeless(kernel, [MatmulTile(*key) for key in keys], hardware)
+            dropped = {id(choice) for choice, bad in zip(own[1:], verdicts[1:], strict=True) if bad}
+            return [*(choice for choice in listed if id(choice) not in dropped), *added]
+        return [*listed, *added]
+
+
+def _kernel(kernel_inputs: Any, constants: dict[str, Any]) -> MatmulKernel:
+    """The product. Raises Refused where the features do not cover it."""
+    shapes, strides = kernel_inputs.shapes_hinted(), kernel_inputs.strides_hinted()
+    a, b = kernel_inputs._mat1_idx, kernel_inputs._mat2_idx
+    dtypes = [str(kernel_inputs.dtype(index)).removeprefix("torch.") for index in (a, b)]
+    if dtypes[0] != dtypes[1]:
+        raise Refused("mixed_dtypes")
+    dtype = DTYPE_ALIASES.get(dtypes[0], dtypes[0])
+    if dtype == "fp32" and constants.get("ALLOW_TF32") in (True, "True"):
+        dtype = "tf32"
+    m, n, k = (int(size) for size in kernel_inputs.mnk_hinted())
+
+    def transposed(index: int) -> bool:
+        """Whether the rows' axis is the contiguous one."""
+        return bool(strides[index][-1] != 1 and shapes[index][-1] != 1)
+
+    out_dtype = str(kernel_inputs.out_dtype()).removeprefix("torch.")
+    try:
+        return MatmulKernel(
+            int(kernel_inputs.batch_hinted()), m, n, k, dtype, out_dtype, transposed(a), transposed(b)
+        )  # fmt: skip
+    except InvalidInput as error:
+        raise Refused(f"unsupported_{error.field}") from None
+
+
+def _check_given(given: Sequence[dict[str, Any]], even: Callable[[int], bool]) -> None:
+    """Raise Refused unless the host's choices differ by what a tile says, and by EVEN_K as it is understood here."""
+    for kwargs in given:
+        if not {*TILE_NAMES, EVEN_K} <= kwargs.keys():
+            raise Refused("template")
+        if _rest(kwargs) != _rest(given[0]) or bool(kwargs[EVEN_K]) != even(kwargs["BLOCK_K"]):
+            raise Refused("template")
+
+
+def _rest(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name not in (*TILE_NAMES, EVEN_K)}
+
+
+def _even_k(kernel_inputs: Any) -> Callable[[int], bool]:
+    """Whether BLOCK_K divides K for sure; symbolic sizes included."""
+    from torch._inductor.virtualized import V
+
+    k = kernel_inputs.mnk_symbolic()[2]
+    return lambda block_k: bool(V.graph.sizevars.statically_known_multiple_of(k, block_k))
+
+
+def _like(choice: Any, kwargs: dict[str, Any], tile: MatmulTile, even: Callable[[int], bool]) -> Any:
+    """A choice of the host's own kind, with another tile."""
+    changed = kwargs | dict(zip(TILE_NAMES, tile.sort_key, strict=True)) | {EVEN_K: even(tile.block_k)}
+    return _added_kind(type(choice))(
+        template=choice.template, params=type(choice.params)(changed), extra_kwargs=choice.extra_kwargs,
+        layout=choice.layout, inputs=choice.inputs,
+    )  # fmt: skip
+
+
+@functools.cache
+def _added_kind(host: Hashable) -> Any:
+    """The host's kind of choice; where its code cannot be generated it is none, and the lowering goes on."""
+
+    def choice(added: Any) -> Any:
+        try:
+            return of_host.fget(added)
+        except Exception as error:
+            warn_once("tileguard leaves a tile of a matrix product out", error)
+            added._choice = None
+            return None
+
+    assert isinstance(host, type)
+    of_host: Any = inspect.getattr_static(host, "choice")
+    return type("TileguardTemplateChoice", (host,), {"choice": property(choice), "__module__": __name__})
+
+
+def _tile_key(kwargs: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(int(kwargs[name]) for name in TILE_NAMES)
+
+
+def _templates() -> frozenset[str]:
+    """The templates whose tiles are the planner's: plain products, without TMA and without a split K."""
+    from torch._inductor.kernel.bmm import bmm_template
+    from torch._inductor.kernel.mm import mm_template
+
+    return frozenset((mm_template.uid, bmm_template.uid))
+
+
+def _is_hip() -> bool:
+    import torch
+
+    return torch.version.hip is not None
+
+
+def _check_parameters(function: Callable[..., Any], expected: Iterable[str]) -> None:
+    found = tuple(inspect.signature(function).parameters)
+    if found != tuple(expected):
+        raise TypeError(f"{function.__qualname__} takes {found}, not {tuple(expected)}")
