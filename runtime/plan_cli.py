@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tileguard.features.errors import InvalidInput
-from tileguard.features.hardware import KNOWN, known_hardware
+from tileguard.features.hardware import KNOWN, HardwareSpec, known_hardware
 from tileguard.features.kernels import MatmulKernel
 
 from .cli import JSON_VERSION, Json, app, console, print_json
+from .matmul_tiles import planner_tiles, predicted_us
 from .tail.closed import LEAST_UTILISATION
 from .tail.cuts import COUNTED, EXACT, GEOMETRIES, Cut
 from .tail.plan import FIRST_WAVES, FIRSTS, TailPlan, plan_tail
@@ -77,7 +78,7 @@ def plan_command(
 
         save_plan(plan, draw)
     if as_json:
-        print_json(plan_json(plan))
+        print_json(plan_json(plan) | {"triton_tiles": triton_json(kernel, spec)})
         return
     by_area = None
     if plan.geometry == EXACT:
@@ -90,6 +91,8 @@ def plan_command(
     out.print(reasons(plan))
     out.print(strategy_table(plan, width=out.width))
     out.print(round_picture(plan, plan.chosen, width=out.width))
+    if (triton := triton_json(kernel, spec)) is not None:
+        out.print(triton_table(triton))
     if by_area is not None and by_area["A1b"].us * 1.001 < plan["A1b"].us:
         out.print(
             f"counted by area, A1b would take {us(by_area['A1b'].us)} with a tail of "
@@ -167,6 +170,26 @@ def cut_json(cut: Cut, cores: int) -> dict[str, Any]:
         "tail_dominant": cut.tail.dominant,
         "utilisation": cut.utilisation(cores),
     }
+
+
+def triton_json(kernel: MatmulKernel, spec: HardwareSpec) -> list[dict[str, Any]] | None:
+    """Triton tiles for a GPU, the likeliest first, each with its predicted µs; None on other hardware."""
+    if spec.kind != "nvidia":
+        return None
+    tiles = planner_tiles(kernel, spec)
+    times = predicted_us(kernel, tiles, spec).tolist()
+    return [{**dataclasses.asdict(tile), "us": time} for tile, time in zip(tiles, times, strict=True)]
+
+
+def triton_table(tiles: list[dict[str, Any]]) -> Table:
+    """The same as a table, a row a tile."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Triton tiles to try", title_justify="left")
+    for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "warps", "stages", "GROUP_M", "at least"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for tile in tiles:
+        *numbers, time = tile.values()
+        table.add_row(*map(str, numbers), us(time))
+    return table
 
 
 def headline(plan: TailPlan) -> Text:

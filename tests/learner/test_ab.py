@@ -269,7 +269,7 @@ def test_a_report_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inner", [True, False])
 @pytest.mark.parametrize("op", [*OPS, *PROGRAM_OPS])
 def test_every_operation_is_right_by_the_harness_own_check(op: str, inner: bool) -> None:
-    """Against the code that the device makes of it; a number changed by a thousandth shows."""
+    """Against the code that the device makes of it; what was never written is wrong throughout."""
     dtype = CPU_DTYPES[(len(op) + inner) % len(CPU_DTYPES)]
     kernel, tile = cpu_kernel(op, 5, 12, dtype, inner=inner), ReductionTile(2, 4)
     buffers = AbBuffers(kernel, seed=3)
