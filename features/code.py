@@ -11,9 +11,10 @@ import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from math import gcd
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ UNKNOWN_SIZE = 1024
 
 MAX_ACCESSES = 64
 """Kinds of accesses that are kept of one kernel."""
+
+_Layout: TypeAlias = tuple[bool, bool, int, int, int, int, int, bool]
 
 _PROBES = np.array(sorted({1 << e for e in range(15)} | {3 << e for e in range(13)}), dtype=np.int64)
 """Distances at which an index expression is asked whether it still goes on in equal steps."""
@@ -127,16 +130,16 @@ def read_triton(source: str, nbytes: Mapping[str, int], xnumel: int, rnumel: int
     others count as 4. An index that is computed from loaded values counts as indirect.
     """
     axes = _Axes(xnumel, rnumel)
-    found: dict[Access, tuple[int, set[str]]] = {}
+    # By what is written, so that an index expression is looked into once however many buffers share it.
+    found: dict[tuple[bool, int, str], list[str]] = {}
     loops = accumulators = special = arithmetic = reductions = 0
     for line in source.splitlines():
         text = line.strip()
         if text.startswith(("tmp", "_tmp", "tl.store", "tl.atomic")):
             for touched in _ACCESS.finditer(text):
-                expression = _until_closed(text, touched.end())
-                access = axes.access(touched[1] != "load", nbytes.get(touched[2], 4), expression)
-                count, buffers = found.get(access, (0, set()))
-                found[access] = count + 1, buffers | {touched[2]}
+                buffer = touched[2]
+                key = touched[1] != "load", nbytes.get(buffer, 4), _until_closed(text, touched.end())
+                found.setdefault(key, []).append(buffer)
             if _ACCUMULATOR.match(text):
                 accumulators += 1
             elif _CAST.search(text) or text.startswith("tl."):
@@ -152,8 +155,17 @@ def read_triton(source: str, nbytes: Mapping[str, int], xnumel: int, rnumel: int
                 axes.define(defined[1], defined[2])
         elif text.startswith("for r0_offset"):
             loops += 1
-    accesses = tuple(sorted(replace(a, count=count, buffers=len(names)) for a, (count, names) in found.items()))
-    return KernelCode(accesses[:MAX_ACCESSES], loops, accumulators, special, arithmetic, reductions)
+    layouts: dict[str, _Layout] = {}
+    alike: dict[tuple[bool, int, _Layout], list[str]] = {}
+    for (store, width, expression), buffers in found.items():
+        if expression not in layouts:
+            layouts[expression] = axes.layout(expression)
+        alike.setdefault((store, width, layouts[expression]), []).extend(buffers)
+    accesses = sorted(
+        Access(store, width, *layout, count=len(buffers), buffers=len(set(buffers)))
+        for (store, width, layout), buffers in alike.items()
+    )
+    return KernelCode(tuple(accesses[:MAX_ACCESSES]), loops, accumulators, special, arithmetic, reductions)
 
 
 def _until_closed(text: str, start: int) -> str:
@@ -171,7 +183,6 @@ class _Axes:
         self._extent = {"x": xnumel, "r": rnumel}
         self._probes = {"x": _probes(xnumel), "r": _probes(rnumel)}
         self._values: dict[str, tuple[str, IntArray]] = {}
-        self._known: dict[str, Access] = {}
 
     def define(self, name: str, expression: str) -> None:
         match = _INDEX.match(expression)
@@ -185,19 +196,14 @@ class _Axes:
             value = value % _size(match[3])
         self._values[name] = axis, value
 
-    def access(self, store: bool, nbytes: int, expression: str) -> Access:
-        known = self._known.get(expression)
-        if known is None:
-            known = self._known[expression] = self._read(expression)
-        return replace(known, store=store, nbytes=nbytes)
-
-    def _read(self, expression: str) -> Access:
+    def layout(self, expression: str) -> _Layout:
+        """along_x, along_r, step_x, step_r, run_x, run_r, align, indirect: as Access has them."""
         wrapped = _WRAPPED.match(expression)
         if wrapped is not None:
             expression = wrapped[1] or wrapped[2]
         found = self._sum(expression) or self._any(expression)
         if found is None:
-            return Access(False, 1, True, True, 0, 0, 1, 1, 1, indirect=True)
+            return True, True, 0, 0, 1, 1, 1, True
         origin, at = found
         align = gcd(MAX_ALIGN, origin)
         steps, runs = {}, {}
@@ -208,8 +214,8 @@ class _Axes:
             run = runs[axis] = int(probes[uneven[0]]) if len(uneven) else self._extent[axis]
             begins = value[probes % run == 0] if step == 1 else value
             align = gcd(align, int(np.gcd.reduce(begins))) if len(begins) else align
-        return Access(
-            False, 1, bool(at["x"].any()), bool(at["r"].any()), abs(steps["x"]), abs(steps["r"]), runs["x"], runs["r"], align
+        return (
+            bool(at["x"].any()), bool(at["r"].any()), abs(steps["x"]), abs(steps["r"]), runs["x"], runs["r"], align, False
         )  # fmt: skip
 
     def _sum(self, expression: str) -> tuple[int, dict[str, IntArray]] | None:

@@ -123,13 +123,13 @@ _SPECS = (
     _nvidia("h100", cores=132, l2_bytes=50 * 1024 * 1024, dram_bytes_per_s=3.35e12),
     # Data sheet of the H200 SXM, dense rates: bf16 and fp16 989 TFLOP/s, tf32 half, fp8 twice that, fp32 67 (no tensor
     # cores); HBM3e 4.8 TB/s; 227 KiB of shared memory a block; accumulators live in 256 KiB of registers. L2: no figure
-    # of the vendor's; about 5.5 TB/s, for comparing tiles with one another. A cache line is 128 B; tl.dot takes sides
-    # of 16.
+    # of the vendor's; about 5.5 TB/s, for comparing tiles with one another. Memory moves in sectors of 32 B; tl.dot takes
+    # sides of 16.
     _nvidia(
         "h200", cores=132, l2_bytes=60 * 1024 * 1024, dram_bytes_per_s=4.8e12,
         matmul=MatmulUnit(
             flops_per_core=989e12 / 132, gm_bytes_per_s_per_core=4.8e12 / 132, l2_bytes_per_s_per_core=5.5e12 / 132,
-            l1_bytes=227 * 1024, l0c_bytes=256 * 1024, align=16, min_burst_bytes=128,
+            l1_bytes=227 * 1024, l0c_bytes=256 * 1024, align=16, min_burst_bytes=32,
             dtype_rates=(("tf32", 0.5), ("fp8", 2.0), ("fp32", 67 / 989)),
         ),
     ),

@@ -62,7 +62,9 @@ def run_ab(
 
 def _load_all(spec: AbSpec, compiler: ChildCompiler, budgets: CpuBudgets) -> None:
     """Go the whole way once, with the first case: what is loaded on the way then counts as there before."""
-    rehearsal = CaseRun(spec.cases[0], AbSpec(spec.cases[:1], rounds=2, samples=3, singles=3, sample_us=1.0), compiler, budgets)
+    rehearsal = CaseRun(
+        spec.cases[0], AbSpec(spec.cases[:1], rounds=2, samples=3, singles=3, sample_us=1.0), compiler, budgets
+    )
     rehearsal.compile()
     rehearsal.measure(time.perf_counter_ns())
 

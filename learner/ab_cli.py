@@ -17,7 +17,9 @@ REFUSED = 1
 @app.command("ab")
 def ab_command(
     a: Annotated[Path, typer.Argument(help="JSON: A's candidate or a list of them; without B, cases of A and B each.")],
-    b: Annotated[Path | None, typer.Argument(help="JSON: B's candidates, of the same kernels in the same order.")] = None,
+    b: Annotated[
+        Path | None, typer.Argument(help="JSON: B's candidates, of the same kernels in the same order.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The report to write, with all raw data.")] = Path("out/ab/REPORT.json"),
     rounds: Annotated[int, typer.Option(help="Rounds, two at least: A→B, B→A in turn.")] = 4,
     samples: Annotated[int, typer.Option(help="Batches a round and side.")] = 7,

@@ -50,7 +50,10 @@ def summary(case: Mapping[str, Any]) -> dict[str, Any]:
     calls = {"batch": {side: case[side]["calls"] for side in SIDES}, "single": dict.fromkeys(SIDES, 1)}
     found = {
         kind: paired(
-            *([statistics.median(r[side][f"{kind}_ns"]) / calls[kind][side] / 1e3 for r in case["rounds"]] for side in SIDES)
+            *(
+                [statistics.median(r[side][f"{kind}_ns"]) / calls[kind][side] / 1e3 for r in case["rounds"]]
+                for side in SIDES
+            )
         )
         for kind in ("batch", "single")
     }

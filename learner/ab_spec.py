@@ -97,7 +97,9 @@ def read_cases(a: Path, b: Path | None = None) -> tuple[Case, ...]:
     cases = []
     for index, ((kernel, tile), (other, other_tile)) in enumerate(zip(*sides, strict=True)):
         if kernel != other:
-            raise InvalidInput(f"{b}[{index}]", Case(other, tile, tile).name, f"A's kernel, {Case(kernel, tile, tile).name}")
+            raise InvalidInput(
+                f"{b}[{index}]", Case(other, tile, tile).name, f"A's kernel, {Case(kernel, tile, tile).name}"
+            )
         cases.append(Case(kernel, tile, other_tile))
     return tuple(cases)
 

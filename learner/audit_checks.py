@@ -41,7 +41,10 @@ def _format(report: Mapping[str, Any]) -> Problems:
 
 def _raw_digest(report: Mapping[str, Any]) -> Problems:
     if report["raw_sha256"] != (found := _digest(report["raw"])):
-        yield WHOLE, f"the raw data have the digest {found[:12]}…, not {str(report['raw_sha256'])[:12]}…: they were edited"
+        yield (
+            WHOLE,
+            f"the raw data have the digest {found[:12]}…, not {str(report['raw_sha256'])[:12]}…: they were edited",
+        )
 
 
 def _spec(report: Mapping[str, Any]) -> Problems:
@@ -162,7 +165,10 @@ def _numeric(report: Mapping[str, Any]) -> Problems:
                 if not (isinstance(output["worst"], int | float) and 0 <= output["worst"] < math.inf):
                     yield case["name"], f"{where}: the error of {name} is {output['worst']!r}"
                 elif (output["worst"] > 1) != (output["wrong"] > 0):
-                    yield case["name"], f"{where}: {output['wrong']} wrong numbers of {name}, the worst {output['worst']:g}"
+                    yield (
+                        case["name"],
+                        f"{where}: {output['wrong']} wrong numbers of {name}, the worst {output['worst']:g}",
+                    )
 
 
 def _guards(report: Mapping[str, Any]) -> Problems:
@@ -195,7 +201,10 @@ def _metric(report: Mapping[str, Any]) -> Problems:
             a, b = _by_round(case, kind)
             of_medians, ratio = statistics.median(a) / statistics.median(b), statistics.median(ratios(case, kind))
             if not _close(entry[kind]["speedup"], ratio) and _close(entry[kind]["speedup"], of_medians):
-                yield case["name"], f"{kind}: {of_medians:.4g} is the ratio of medians; that of paired rounds is {ratio:.4g}"
+                yield (
+                    case["name"],
+                    f"{kind}: {of_medians:.4g} is the ratio of medians; that of paired rounds is {ratio:.4g}",
+                )
 
 
 def _speedup(report: Mapping[str, Any]) -> Problems:
@@ -212,7 +221,10 @@ def _speedup(report: Mapping[str, Any]) -> Problems:
             unit, (a, b), paired = "ms" if kind == "compile" else "us", _by_round(case, kind), ratios(case, kind)
             claim = entry[kind]
             if not _close(claim["speedup"], statistics.median(paired)):
-                yield case["name"], f"{kind}: {claim['speedup']!r} is claimed, the raw data say {statistics.median(paired):.6g}"
+                yield (
+                    case["name"],
+                    f"{kind}: {claim['speedup']!r} is claimed, the raw data say {statistics.median(paired):.6g}",
+                )
             for name, said, found in (
                 ("ratios", claim["ratios"], paired),
                 ("p50 of A's rounds", claim["rounds"]["a"], a),
@@ -304,7 +316,7 @@ def _is_digest(value: object) -> bool:
 
 
 def _is_time(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value > 0  # type: ignore[arg-type]
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def _close(one: Any, other: Any) -> bool:

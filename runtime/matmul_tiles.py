@@ -57,9 +57,9 @@ _CAP = 1 << 48
 def planner_tiles(kernel: MatmulKernel, hardware: HardwareSpec, *, most: int = MOST) -> tuple[MatmulTile, ...]:
     """Up to `most` tiles worth trying, the likeliest first; none where the hardware's rate for the dtype is not known.
 
-    First one tile a shape (BLOCK_M, BLOCK_N), by predicted time, for three in five of the places; then the best of
-    them with another BLOCK_K, number of warps or of stages. Every tile is legal for Triton, and `fits`. Deterministic;
-    raises nothing for a valid kernel.
+    Three in five are the best tile each of a shape (BLOCK_M, BLOCK_N), by predicted time; the others the best of them
+    with another BLOCK_K, number of warps or of stages. Every tile is legal for Triton, and `fits`. Deterministic; raises
+    nothing for a valid kernel.
     """
     if hardware.kind != "nvidia" or hardware.matmul is None or kernel.dtype not in hardware.matmul.rates:
         return ()
@@ -68,7 +68,10 @@ def planner_tiles(kernel: MatmulKernel, hardware: HardwareSpec, *, most: int = M
     )
     first = shapes[: max(1, most * 3 // 5)]
     others = [tile for one in first for tile in _variants(one, kernel, hardware)]
-    return tuple(dict.fromkeys((*first, *others, *shapes)))[:most]
+    found = list(dict.fromkeys((*first, *others, *shapes)))[:most]
+    if not found:
+        return ()
+    return tuple(found[i] for i in np.argsort(predicted_us(kernel, found, hardware), kind="stable"))
 
 
 def predicted_us(kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware: HardwareSpec) -> FloatArray:
@@ -77,8 +80,8 @@ def predicted_us(kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware: Ha
     The longer of n_wave·T_block, a block's arithmetic, its loads from L2 or its stores, whichever lasts longest (with
     one stage arithmetic and loads one after the other), and of all that HBM moves: both inputs once while they fit in
     L2, else what the cores of one wave share, wave by wave; and the product. K counts in whole steps, blocks count as
-    whole ones, so ragged edges cost what they cost. Comparable between tiles; as a time it is a lower bound: no launch,
-    no start of a pipeline. Raises InvalidInput where hardware or dtype has no known rate.
+    whole ones, so ragged edges cost what they cost. For comparing tiles: of launching and filling pipelines it knows
+    nothing, nor of what a compiler makes of a tile. Raises InvalidInput where hardware or dtype has no known rate.
     """
     return np.maximum(*_times(kernel, tiles, hardware))
 

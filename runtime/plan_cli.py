@@ -184,7 +184,7 @@ def triton_json(kernel: MatmulKernel, spec: HardwareSpec) -> list[dict[str, Any]
 def triton_table(tiles: list[dict[str, Any]]) -> Table:
     """The same as a table, a row a tile."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Triton tiles to try", title_justify="left")
-    for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "warps", "stages", "GROUP_M", "at least"):
+    for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "warps", "stages", "GROUP_M", "predicted"):
         table.add_column(name, justify="right", no_wrap=True)
     for tile in tiles:
         *numbers, time = tile.values()

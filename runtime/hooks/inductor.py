@@ -20,7 +20,6 @@ import os
 import subprocess
 import sys
 import time
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,0 +1,126 @@
+"""The planner's Triton tiles: legal, few, the same every time; and what their predicted times go by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tileguard.features.errors import InvalidInput
+from tileguard.features.hardware import known_hardware
+from tileguard.features.kernels import DTYPE_BYTES, MatmulKernel
+from tileguard.features.pow2 import is_pow2
+from tileguard.features.tiles import MatmulTile
+from tileguard.runtime.matmul_tiles import MOST, fits, planner_tiles, predicted_us
+
+H200 = known_hardware("h200")
+RATED = ("bf16", "fp16", "tf32", "fp32", "fp8")
+SIZES = st.integers(1, 1 << 20) | st.integers(0, 20).map(lambda e: 1 << e)
+
+
+@st.composite
+def products(draw: st.DrawFn) -> MatmulKernel:
+    return MatmulKernel(
+        draw(st.integers(1, 1 << 12)), draw(SIZES), draw(SIZES), draw(SIZES), draw(st.sampled_from(RATED)), None,
+        draw(st.booleans()), draw(st.booleans()),
+    )  # fmt: skip
+
+
+@given(products())
+def test_every_tile_is_one_that_triton_takes_and_that_fits(kernel: MatmulKernel) -> None:
+    tiles = planner_tiles(kernel, H200)
+    assert tiles or (kernel.dtype == "fp8" and kernel.k <= 16)  # whose least BLOCK_K is 32
+    assert len(set(tiles)) == len(tiles) <= MOST
+    assert tiles == planner_tiles(kernel, H200)
+    for tile in tiles:
+        assert min(tile.block_m, tile.block_n) >= 16
+        assert tile.block_k >= (32 if kernel.dtype == "fp8" else 16)
+        assert all(map(is_pow2, (tile.block_m, tile.block_n, tile.block_k, tile.num_warps or 0)))
+        assert fits(tile, kernel, H200)
+        assert tile.num_warps is not None
+        assert tile.block_m * tile.block_n <= 128 * 32 * tile.num_warps  # accumulators of a thread
+        assert tile.block_m * tile.block_n >= 256 * tile.num_warps
+        assert 1 <= tile.num_stages <= 4
+
+
+@given(products())
+def test_times_are_positive_finite_and_first_comes_the_least(kernel: MatmulKernel) -> None:
+    tiles = planner_tiles(kernel, H200)
+    times = predicted_us(kernel, tiles, H200)
+    assert times.dtype == np.float64
+    assert times.shape == (len(tiles),)
+    assert np.isfinite(times).all()
+    assert (times > 0).all()
+    assert (times[:1] <= times).all()
+    alone = [predicted_us(kernel, (tile,), H200)[0] for tile in tiles]
+    assert times.tolist() == alone
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        MatmulKernel(1, 1, 1, 1, "bf16"),
+        MatmulKernel(1, 1 << 62, 1, 1, "fp16"),
+        MatmulKernel(1 << 62, 1, 1, 1, "fp16"),
+        MatmulKernel(1, 1, 1, 1 << 62, "tf32"),
+        MatmulKernel(1 << 20, 1 << 21, 1 << 21, 1, "fp32"),
+    ],
+)
+def test_the_ends_of_the_sizes_have_tiles_and_times(kernel: MatmulKernel) -> None:
+    tiles = planner_tiles(kernel, H200)
+    assert tiles
+    assert np.isfinite(predicted_us(kernel, (*tiles, MatmulTile(1 << 70, 1 << 70, 1 << 70)), H200)).all()
+    assert predicted_us(kernel, (), H200).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", sorted(set(DTYPE_BYTES) - set(RATED)))
+def test_a_dtype_without_a_rate_gets_no_tile_and_no_time(dtype: str) -> None:
+    kernel = MatmulKernel(1, 64, 64, 64, dtype)
+    assert planner_tiles(kernel, H200) == ()
+    with pytest.raises(InvalidInput, match="dtype"):
+        predicted_us(kernel, (MatmulTile(64, 64, 32, 4),), H200)
+
+
+def test_hardware_without_a_matrix_unit_gets_none() -> None:
+    kernel = MatmulKernel(1, 64, 64, 64, "bf16")
+    for name in ("h100", "ascend910b3", "ascend950pr", "cpu"):
+        assert planner_tiles(kernel, known_hardware(name)) == ()
+    with pytest.raises(InvalidInput, match="hardware"):
+        predicted_us(kernel, (MatmulTile(64, 64, 32, 4),), known_hardware("h100"))
+
+
+def test_a_time_is_waves_by_a_blocks_longest_part() -> None:
+    """4096 of everything: 512 blocks of 128 x 256 in 4 waves of 132; loads from L2 outlast arithmetic."""
+    kernel, tile = MatmulKernel(1, 4096, 4096, 4096, "bf16"), MatmulTile(128, 256, 64, 8, 3)
+    load_us = 1e6 * (128 + 256) * 4096 * 2 * 132 / 5.5e12
+    compute_us = 1e6 * 2 * 128 * 256 * 4096 * 132 / 989e12
+    assert predicted_us(kernel, [tile], H200)[0] == pytest.approx(4 * load_us)
+    assert predicted_us(kernel, [replace(tile, num_stages=1)], H200)[0] == pytest.approx(4 * (load_us + compute_us))
+    # One block more is a wave more.
+    waves = [predicted_us(MatmulKernel(1, 128 * blocks, 256, 4096, "bf16"), [tile], H200)[0] for blocks in (132, 133)]
+    assert waves[1] == pytest.approx(2 * waves[0])
+
+
+def test_a_decode_step_takes_what_its_weights_take_and_wide_groups_share_more() -> None:
+    weights = MatmulKernel(1, 16, 1 << 16, 1 << 14, "bf16")
+    tile = planner_tiles(weights, H200)[0]
+    assert tile.block_m == 16
+    assert predicted_us(weights, [tile], H200)[0] >= 1e6 * weights.input_bytes / 4.8e12
+    large = MatmulKernel(1, 1 << 15, 1 << 15, 1 << 12, "fp8")
+    narrow, wide = (MatmulTile(64, 64, 128, 4, 4, group) for group in (1, 8))
+    one, eight = predicted_us(large, [narrow, wide], H200)
+    assert eight <= one
+
+
+def test_synchronous_products_are_slower_and_an_fp32_one_knows_no_tensor_core() -> None:
+    kernel = MatmulKernel(64, 1024, 1024, 64, "bf16")
+    fast = replace(H200, matmul=replace(H200.matmul, l2_bytes_per_s_per_core=1e18, gm_bytes_per_s_per_core=1e18))  # type: ignore[type-var]
+    fast = replace(fast, dram_bytes_per_s=1e18)
+    asynchronous, synchronous = MatmulTile(64, 64, 64, 4, 2), MatmulTile(64, 64, 64, 2, 2)
+    one, other = predicted_us(kernel, [asynchronous, synchronous], fast)
+    assert other == pytest.approx(one / 0.63)
+    one, other = predicted_us(replace(kernel, dtype="fp32"), [asynchronous, synchronous], fast)
+    assert other == one
