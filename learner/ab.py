@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tileguard.runtime.devices.cpu import CpuBudgets
@@ -22,16 +23,21 @@ from .ab_spec import SIDES, AbSpec, digest_of
 
 
 def run_ab(
-    spec: AbSpec, *, compile_timeout_s: float = 60.0, on_step: Callable[[str], None] = lambda step: None
-) -> dict[str, Any]:
-    """Measure every case of a spec; the report (ab_report.make_report).
+    spec: AbSpec, *, tensors: Path | None = None, compile_timeout_s: float = 60.0,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure every case of a spec; the report (ab_report.make_report). tensors: a folder for the operands and outputs
+    of each case, by its number.
 
     A candidate that fails to compile, or computes something wrong, has no times and its case says so. Raises
     BinariesChanged where any code that takes part is another afterwards: a library, the package, a candidate's object.
     """
     started, load = datetime.now(UTC), load_average()
     compiler, budgets = ChildCompiler(timeout_s=compile_timeout_s), CpuBudgets()
-    runs = [CaseRun(case, spec, compiler, budgets) for case in spec.cases]
+    runs = [
+        CaseRun(case, spec, compiler, budgets, tensors / f"{number}.npz" if tensors is not None else None)
+        for number, case in enumerate(spec.cases)
+    ]
     try:
         for case, run in zip(spec.cases, runs, strict=True):
             on_step(f"compile {case.name}")

@@ -15,6 +15,9 @@ from tileguard.runtime.optional import require
 MAPS = Path("/proc/self/maps")
 DELETED = " (deleted)"
 
+ANONYMOUS = ("/memfd:", "/dev/", "/SYSV")
+"""Beginnings of what looks like a file there and is memory: libffi's trampolines, say."""
+
 
 class BinariesChanged(TileguardError):
     """Code changed under a run, which then proves nothing. `names`: what changed."""
@@ -67,7 +70,8 @@ def _mapped_code() -> list[Path]:
     except OSError:  # no such thing on this system
         return []
     fields = [line.split(maxsplit=5) for line in lines]
-    names = sorted({field[5] for field in fields if len(field) == 6 and "x" in field[1] and field[5].startswith("/")})
+    code = {field[5] for field in fields if len(field) == 6 and "x" in field[1] and field[5].startswith("/")}
+    names = sorted(name for name in code if not name.startswith(ANONYMOUS))
     if replaced := [name for name in names if name.endswith(DELETED)]:
         raise BinariesChanged(replaced)
     return [Path(name) for name in names]

@@ -52,6 +52,14 @@ class AbBuffers:
         """SHA-256 of every operand's bytes, as they lie in memory now."""
         return {name: _sha256(view) for name, view in self._inputs.items()}
 
+    def input_copies(self) -> dict[str, Array]:
+        """The operands as they lie in memory."""
+        return {name: view.copy() for name, view in self._inputs.items()}
+
+    def output_copies(self) -> dict[str, Array]:
+        """The outputs as they lie in memory."""
+        return {name: view.copy() for name, view in self._outputs.items()}
+
     def poison(self) -> None:
         """Make outputs NaN and guards whole, so that what is not written, or written outside, shows."""
         for view in self._outputs.values():

@@ -26,6 +26,9 @@ def ab_command(
     singles: Annotated[int, typer.Option(help="Single calls a round and side.")] = 50,
     sample_us: Annotated[float, typer.Option(help="CPU time of a batch, µs.")] = 3000.0,
     seed: Annotated[int, typer.Option(help="Of the operands.")] = 0,
+    tensors: Annotated[
+        Path | None, typer.Option(help="Folder for the operands and outputs themselves.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Time two candidates against each other, checked and interleaved; exit 1 where code changed during the run."""
@@ -33,14 +36,16 @@ def ab_command(
     from .ab_binaries import BinariesChanged
     from .ab_report import report_table, write_report
     from .ab_spec import AbSpec, read_cases
-    from .cli import check_file
+    from .cli import check_file, check_folder
 
     spec = AbSpec(read_cases(a, b), rounds=rounds, samples=samples, singles=singles, sample_us=sample_us, seed=seed)
     check_file("out", out)
+    if tensors is not None:
+        check_folder("tensors", tensors)
     console_ = console()
     step = (lambda text: None) if as_json else (lambda text: console_.print(f"[dim]{escape(text)} …[/dim]"))
     try:
-        report = run_ab(spec, on_step=step)
+        report = run_ab(spec, tensors=tensors, on_step=step)
     except BinariesChanged as error:
         if as_json:
             print_json({"version": JSON_VERSION, "report": None, "changed": error.names})
@@ -52,7 +57,7 @@ def ab_command(
         facts = {name: report[name] for name in ("metric", "raw_sha256", "summary")}
         print_json({"version": JSON_VERSION, "report": str(out), "changed": [], **facts})
         return
-    console_.print(report_table(report))
+    console_.print(report_table(report, width=console_.width))
     raw = report["raw"]
     load = " → ".join(f"{side[0]:.1f}" for side in raw["load_average"].values() if side)
     say(
@@ -64,12 +69,16 @@ def ab_command(
 
 @app.command("audit")
 def audit_command(
-    report: Annotated[Path, typer.Argument(help="What tileguard ab wrote.")], as_json: Json = False
+    report: Annotated[Path, typer.Argument(help="What tileguard ab wrote.")],
+    tensors: Annotated[
+        Path | None, typer.Option(help="Its tensors, to be computed again in float64.", show_default=False)
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Recompute an A/B report from its raw data; exit 1 with the checks that fail."""
     from .audit import audit, audit_table, read_report
 
-    result = audit(read_report(report))
+    result = audit(read_report(report), tensors)
     if as_json:
         print_json({"version": JSON_VERSION, "report": str(report), **result.to_json()})
     elif result.ok:

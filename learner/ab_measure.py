@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
@@ -27,9 +30,13 @@ now = time.thread_time_ns
 class CaseRun:
     """One case: `compile` its sides, `measure` their rounds, `compile_again`; `raw` is all that was seen."""
 
-    def __init__(self, case: Case, spec: AbSpec, compiler: ChildCompiler, budgets: CpuBudgets) -> None:
+    def __init__(
+        self, case: Case, spec: AbSpec, compiler: ChildCompiler, budgets: CpuBudgets, tensors: Path | None = None
+    ) -> None:
+        """`tensors`: a file (.npz) for the operands and what each side made of them in the last round."""
         self._case, self._spec, self._compiler, self._budgets = case, spec, compiler, budgets
         self._images: dict[str, bytes] = {}
+        self._tensors = tensors
         self.raw: dict[str, Any] = {
             "name": case.name, "kernel": {k: v for k, v in case.to_json().items() if k not in (*SIDES, "name")},
             "inputs": {}, "a": {"tile": tile_json(case.a)}, "b": {"tile": tile_json(case.b)}, "rounds": [],
@@ -72,10 +79,18 @@ class CaseRun:
             return
         for side in SIDES:
             self.raw[side]["calls"] = _batch_size(runs[side], self._spec.sample_us)
+        kept: dict[str, Any] = {}
         for number in range(self._spec.rounds):
             order = SIDES if number % 2 == 0 else SIDES[::-1]
-            blocks = {side: self._block(side, runs[side], buffers, origin_ns) for side in order}
+            blocks = {}
+            for side in order:
+                blocks[side] = self._block(side, runs[side], buffers, origin_ns)
+                if self._tensors is not None and number == self._spec.rounds - 1:
+                    kept |= {f"{side}:{name}": values for name, values in buffers.output_copies().items()}
             self.raw["rounds"].append({"order": list(order), **blocks})
+        if self._tensors is not None:
+            kept |= {f"input:{name}": values for name, values in buffers.input_copies().items()}
+            np.savez(self._tensors, **kept)
 
     def _block(self, side: str, run: Callable[[int], None], buffers: AbBuffers, origin_ns: int) -> dict[str, Any]:
         """One side's turn in a round: full check, a batch for nothing, batches, single calls, digests of the inputs."""

@@ -115,12 +115,19 @@ def write_report(report: dict[str, Any], path: Path) -> None:
             raise
 
 
-def report_table(report: Mapping[str, Any]) -> Table:
+WIDE = 110
+"""Columns of a terminal below which only times of batches and their speed-up are shown."""
+
+FIGURES = ("A µs", "B µs", "A / B", "rounds", "single A / B", "compile ms A, B")
+
+
+def report_table(report: Mapping[str, Any], *, width: int = WIDE) -> Table:
     """A row a case: times of both sides, speed-ups of batches and single calls with the rounds' range, compile times."""
+    figures = FIGURES if width >= WIDE else FIGURES[:3]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("kernel", "A", "B"):
         table.add_column(name, overflow="fold")
-    for name in ("A µs", "B µs", "A / B", "rounds", "single A / B", "compile ms A, B"):
+    for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for case, entry in zip(report["raw"]["cases"], report["summary"], strict=True):
@@ -128,14 +135,17 @@ def report_table(report: Mapping[str, Any]) -> Table:
         batch, single, compiles = (entry[kind] for kind in ("batch", "single", "compile"))
         if batch is None:
             why = "; ".join(f"{side.upper()} {case[side]['error']}" for side in SIDES if case[side]["status"] != OK)
-            table.add_row(*names, *[""] * 6, escape(f"{entry['verdict']}: {why or 'a check of the results failed'}"))
+            table.add_row(
+                *names, *[""] * len(figures), escape(f"{entry['verdict']}: {why or 'a check of the results failed'}")
+            )
             continue
-        table.add_row(
-            *names, f"{batch['a_us']:.3f}", f"{batch['b_us']:.3f}", f"{batch['speedup']:.3f}×",
+        cells = (
+            f"{batch['a_us']:.3f}", f"{batch['b_us']:.3f}", f"{batch['speedup']:.3f}×",
             f"{min(batch['ratios']):.3f}-{max(batch['ratios']):.3f}", f"{single['speedup']:.3f}×",
-            f"{compiles['a_ms']:.1f}, {compiles['b_ms']:.1f}", entry["verdict"],
-            style="yellow" if entry["verdict"] == SLOWER else "",
+            f"{compiles['a_ms']:.1f}, {compiles['b_ms']:.1f}",
         )  # fmt: skip
+        style = "yellow" if entry["verdict"] == SLOWER else ""
+        table.add_row(*names, *cells[: len(figures)], entry["verdict"], style=style)
     return table
 
 

@@ -10,6 +10,7 @@ import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,18 @@ def read_report(path: Path) -> dict[str, Any]:
     return found
 
 
-def audit(report: Mapping[str, Any]) -> Audit:
-    """Make every check; one that cannot be made, since its data are missing or malformed, fails."""
+def audit(report: Mapping[str, Any], tensors: Path | None = None) -> Audit:
+    """Make every check; one that cannot be made, since its data are missing or malformed, fails.
+
+    tensors: the folder of the run's operands and outputs, which are then computed again in float64.
+    """
     failures: list[Failure] = []
-    for name, check in CHECKS.items():
+    checks = dict(CHECKS)
+    if tensors is not None:
+        from .audit_tensors import check_tensors
+
+        checks["tensors"] = partial(check_tensors, folder=tensors)
+    for name, check in checks.items():
         try:
             failures += [Failure(name, case, finding) for case, finding in check(report)]
         except _MALFORMED as error:
@@ -87,7 +96,7 @@ def audit(report: Mapping[str, Any]) -> Audit:
             recomputed.append((str(case["name"]), speedup))
     except _MALFORMED:
         recomputed = []
-    return Audit(tuple(CHECKS), tuple(failures), len(recomputed), tuple(recomputed))
+    return Audit(tuple(checks), tuple(failures), len(recomputed), tuple(recomputed))
 
 
 def audit_table(result: Audit) -> Table:

@@ -39,6 +39,9 @@ THREAD_ACCUMULATORS = 128
 """fp32 accumulators of a thread, of its 255 registers; more are spilled, or leave none for addresses."""
 
 MOST_WARPS, WARP = 8, 32
+TALL = 256
+"""A block of so many rows has MOST_WARPS: with half of them the compiler spilled registers."""
+
 WARP_OUTPUTS = 256
 """Least outputs of a warp, 16 x 16: the host's own rule."""
 
@@ -93,18 +96,22 @@ def fits(tile: MatmulTile, kernel: MatmulKernel, hardware: HardwareSpec) -> bool
     Buffers as Triton 3.6 allocates them for sm_90: as many as stages where a product is asynchronous, one fewer where
     it is not (seen in 13 binaries; tests/learner/inductor/test_matmul_plan.py compiles some).
     """
-    step_bytes = (tile.block_m + tile.block_n) * tile.block_k * kernel.elem_bytes
     # Of 32-bit inputs only some are asynchronous.
     asynchronous = kernel.elem_bytes == 2 and _whole_warp_groups(tile)
     buffers = tile.num_stages if asynchronous else tile.num_stages - 1
     return (
-        step_bytes * max(1, buffers) <= hardware.onchip_bytes
+        _step_bytes(tile, kernel) * max(1, buffers) <= hardware.onchip_bytes
         and tile.num_stages <= -(-kernel.k // tile.block_k) + 1
         and all(
             block < 2 * max(size, 16)
             for block, size in ((tile.block_m, kernel.m), (tile.block_n, kernel.n), (tile.block_k, kernel.k))
         )
     )
+
+
+def _step_bytes(tile: MatmulTile, kernel: MatmulKernel) -> int:
+    """Of one K step of both inputs."""
+    return (tile.block_m + tile.block_n) * tile.block_k * kernel.elem_bytes
 
 
 def _whole_warp_groups(tile: MatmulTile) -> bool:
@@ -117,7 +124,7 @@ def _of_shape(block_m: int, block_n: int, kernel: MatmulKernel, hardware: Hardwa
         return
     least = LEAST_BLOCK_K_BYTE if kernel.elem_bytes == 1 else LEAST_BLOCK_K
     block_k = max(least, min(STEP_BYTES // kernel.elem_bytes, pow2_ceil(kernel.k)))
-    warps = max(WGMMA_WARPS, block_m * block_n // (THREAD_ACCUMULATORS * WARP))
+    warps = max(MOST_WARPS if block_m >= TALL else WGMMA_WARPS, block_m * block_n // (THREAD_ACCUMULATORS * WARP))
     yield from _deepest(block_m, block_n, block_k, warps, kernel, hardware)
 
 
@@ -136,11 +143,11 @@ def _variants(tile: MatmulTile, kernel: MatmulKernel, hardware: HardwareSpec) ->
 def _deepest(
     block_m: int, block_n: int, block_k: int, warps: int, kernel: MatmulKernel, hardware: HardwareSpec
 ) -> Iterator[MatmulTile]:
-    """The tile with the most stages that fit, if any do."""
+    """The tile with the most stages that surely fit, if any do: 32-bit inputs may need the asynchronous buffer too."""
     warps = min(warps, max(1, block_m * block_n // WARP_OUTPUTS))
     for stages in range(MOST_STAGES, 0, -1):
         tile = MatmulTile(block_m, block_n, block_k, warps, stages)
-        if fits(tile, kernel, hardware):
+        if _step_bytes(tile, kernel) * stages <= hardware.onchip_bytes and fits(tile, kernel, hardware):
             yield tile
             return
 

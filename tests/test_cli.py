@@ -438,6 +438,7 @@ COMMANDS = {
     "evaluate": "Judge every selector", "compare": "Two models or more", "train": "Train a ranker", "collect": "Sweep kernels",
     "demo": "shipped H200 corpus", "report": "What happened", "plan": "tail of a batched", "promote": "champion",
     "restore": "champion", "fit-formula": "formula", "runs": "recorded",
+    "ab": "two candidates", "audit": "Recompute",
 }  # fmt: skip
 
 

@@ -217,7 +217,8 @@ def _even_k(kernel_inputs: Any) -> Callable[[int], bool]:
 def _like(choice: Any, kwargs: dict[str, Any], tile: MatmulTile, even: Callable[[int], bool]) -> Any:
     """A choice of the host's own kind, with another tile."""
     changed = kwargs | dict(zip(TILE_NAMES, tile.sort_key, strict=True)) | {EVEN_K: even(tile.block_k)}
-    return _added_kind(type(choice))(
+    kind: Any = type(choice)
+    return _added_kind(kind)(
         template=choice.template, params=type(choice.params)(changed), extra_kwargs=choice.extra_kwargs,
         layout=choice.layout, inputs=choice.inputs,
     )  # fmt: skip

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tileguard.__main__ import main
 from tileguard.features.errors import InvalidInput
@@ -232,6 +234,26 @@ def test_code_that_changes_under_a_run_is_refused(monkeypatch: pytest.MonkeyPatc
     assert not out.exists()
 
 
+def test_the_command_prints_a_table_that_stays_whole(
+    steady: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = [{**KERNEL, "a": A, "b": B}, {**KERNEL, "a": A, "b": {"xblock": 1, "r0_block": 1 << 20}}]
+    spec, out = file_of(tmp_path / "cases.json", entries), tmp_path / "new" / "REPORT.json"
+    with pytest.raises(SystemExit) as ended:
+        main(["ab", str(spec), "--out", str(out), "--rounds", "2", "--samples", "3", "--sample-us", "20"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert CASE.name in text and FAILED in text and METRIC in text
+    report = json.loads(out.read_text())
+    assert audit(report).ok
+    for width in (60, 80, 120, 160):
+        console = Console(file=io.StringIO(), width=width, highlight=False)
+        console.print(report_table(report, width=width))
+        shown = cast(io.StringIO, console.file).getvalue()
+        assert "…" not in shown
+        assert f"{report['summary'][0]['batch']['speedup']:.3f}×" in shown
+
+
 def test_an_object_that_comes_out_otherwise_is_refused(steady: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def other(self: ab_measure.CaseRun) -> None:
         self.raw["b"]["compiles"].append({"ms": 1.0, "phases_ms": {}, "sha256": digest_of("other")})
@@ -311,6 +333,24 @@ def test_the_real_digests_hold_still(monkeypatch: pytest.MonkeyPatch) -> None:
     digests = binary_digests()
     assert sorted(digests) == ["llvmlite", "numpy", "python", "tileguard"]
     assert all(len(digest) == 64 for digest in digests.values())
-    gone = Path("/nowhere/lib.so")
-    with pytest.raises(BinariesChanged, match=r"lib\.so"):
-        ab_binaries._file_digest(gone)
+
+
+def test_what_a_process_has_mapped_as_code_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tileguard.learner import ab_binaries
+
+    library, maps = tmp_path / "a library.so", tmp_path / "maps"
+    library.write_bytes(b"code")
+    known = f"7f00-7f01 r-xp 0000 fd:00 1    {library}\n7f02-7f03 r--p 0000 fd:00 2    /data\n7f04-7f05 r-xp 0000 00:00 0 \n"
+    maps.write_text(known + "7f06-7f07 r-xp 0000 00:01 3    /memfd:libffi (deleted)\n7f08-7f09 r-xp 0 0:0 0  [vdso]\n")
+    monkeypatch.setattr(ab_binaries, "MAPS", maps)
+    before = binary_digests()
+    assert sorted(set(before) - {"llvmlite", "numpy", "python", "tileguard"}) == [str(library)]
+    library.write_bytes(b"edoc")
+    assert changed(before, binary_digests()) == [str(library)]
+    for line in (
+        "7f06-7f07 r-xp 0000 fd:00 3    /lib/old.so (deleted)\n",
+        "7f06-7f07 r-xp 0000 fd:00 3    /lib/gone.so\n",
+    ):
+        maps.write_text(known + line)
+        with pytest.raises(BinariesChanged, match=r"/lib/(old|gone)\.so"):
+            binary_digests()

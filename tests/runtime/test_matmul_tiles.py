@@ -40,6 +40,8 @@ def test_every_tile_is_one_that_triton_takes_and_that_fits(kernel: MatmulKernel)
         assert tile.block_k >= (32 if kernel.dtype == "fp8" else 16)
         assert all(map(is_pow2, (tile.block_m, tile.block_n, tile.block_k, tile.num_warps or 0)))
         assert fits(tile, kernel, H200)
+        step_bytes = (tile.block_m + tile.block_n) * tile.block_k * kernel.elem_bytes
+        assert step_bytes * tile.num_stages <= H200.onchip_bytes
         assert tile.num_warps is not None
         assert tile.block_m * tile.block_n <= 128 * 32 * tile.num_warps  # accumulators of a thread
         assert tile.block_m * tile.block_n >= 256 * tile.num_warps

@@ -188,3 +188,20 @@ def test_the_picture_of_the_rounds_has_a_cell_a_core() -> None:
 )
 def test_times_have_four_figures(value: float, text: str) -> None:
     assert plan_cli.us(value) == text
+
+
+def test_on_a_gpu_triton_tiles_come_with_the_plan(run: Run) -> None:
+    problem = "--batch 7 --m 1280 --k 8192 --n 256 --dtype bf16"
+    code, out, err = run(f"{problem} --hardware h200")
+    assert (code, err) == (0, "")
+    assert "on h200; tile" in out
+    assert "Triton tiles to try" in out
+    tiles = json.loads(run(f"{problem} --hardware h200 --json")[1])["triton_tiles"]
+    assert 5 <= len(tiles) <= 12
+    assert set(tiles[0]) == {"block_m", "block_n", "block_k", "num_warps", "num_stages", "group_m", "us"}
+    assert [tile["us"] for tile in tiles] == sorted(tile["us"] for tile in tiles)
+    assert json.loads(run(f"{problem} --hardware ascend950pr --json")[1])["triton_tiles"] is None
+    assert run("--m 1 --n 1 --k 1 --hardware h200 --dtype fp32")[0] == 0
+    assert run("--m 1 --n 1 --k 1 --hardware h200 --dtype fp64")[::2] == (
+        2, "tileguard: dtype: 'fp64' is not allowed; expected one whose rate on h200 is known: fp16, bf16, tf32, fp8, fp32\n",
+    )  # fmt: skip

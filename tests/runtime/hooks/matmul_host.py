@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -99,7 +98,7 @@ def lowered(
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     batch, m, n, k = sizes
-    shapes = [(n,)] if op == "addmm" else []
+    shapes: list[tuple[int, ...]] = [(n,)] if op == "addmm" else []
     shapes += [(batch, m, k), (batch, k, n)] if op == "bmm" else [(m, k), (k, n)]
     environment = ShapeEnv()
     fake = FakeTensorMode(shape_env=environment)
@@ -228,4 +227,4 @@ def ranked(product: Any, mode: str) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
