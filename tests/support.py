@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 from zlib import crc32
 
@@ -57,6 +58,29 @@ def codes() -> st.SearchStrategy[KernelCode]:
     return st.builds(KernelCode, st.lists(access, max_size=6).map(tuple), some, some, some, some, some)
 
 
+def _some_codes(n: int) -> tuple[KernelCode, ...]:
+    draw = Random(0)
+    pick: Callable[..., int] = lambda *choices: draw.choice(choices)
+    return tuple(
+        KernelCode(
+            tuple(
+                Access(
+                    bool(pick(0, 1)), pick(1, 2, 4, 8), bool(pick(0, 1)), bool(pick(0, 1)), pick(0, 1, 2, 8, 272, 1 << 30),
+                    pick(0, 1, 8, 128, 1 << 30), draw.randint(1, 1 << draw.randint(0, 48)), draw.randint(1, 4096),
+                    pick(1, 2, 4, 8, 16), pick(0, 0, 0, 1) == 1, count := draw.randint(1, 9), count,
+                )
+                for _ in range(draw.randint(0, 6))
+            ),
+            *(draw.randint(0, 40) for _ in range(5)),
+        )
+        for _ in range(n)
+    )  # fmt: skip
+
+
+SOME_CODES = _some_codes(60)
+"""Drawn once: drawing a code anew for every kernel takes longer than what is tested."""
+
+
 @st.composite
 def kernels(draw: st.DrawFn) -> ReductionKernel:
     """Any valid kernel with numels up to 2^48."""
@@ -74,7 +98,7 @@ def kernels(draw: st.DrawFn) -> ReductionKernel:
         total_ptr_elem_bytes=draw(st.none() | st.integers(1, 64)),
         inner=draw(st.booleans()),
         persistent=draw(st.booleans()),
-        code=draw(st.none() | codes()),
+        code=draw(st.none() | st.sampled_from(SOME_CODES)),
     )
 
 

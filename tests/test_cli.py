@@ -197,7 +197,17 @@ def test_train_leaves_a_model_that_evaluate_and_compare_take(run: Run, small_cor
     store = tmp_path / "mlflow"
     for name, rounds in (("a", 5), ("b", 20)):
         code, text, err = run(
-            "train", small_corpus, "--out", tmp_path / name, "--store", store, "--rounds", rounds, "--json"
+            "train",
+            small_corpus,
+            "--out",
+            tmp_path / name,
+            "--store",
+            store,
+            "--rounds",
+            rounds,
+            "--folds",
+            2,
+            "--json",
         )
         assert code == 0, err
         assert json.loads(text)["held_out"]["superset_violations"] == 0

@@ -187,7 +187,7 @@ def interleaved(
     best = min((min(looks[place]) for place in places if place not in always), default=0.0)
     kept = [place for place in places if place in always or min(looks[place]) < hopeless * best]
     round_s = sum(min(looks[place]) for place in kept) / 1e6
-    wanted = SHORT_ROUNDS if best < SHORT_US else ROUNDS
+    wanted = SHORT_ROUNDS if 0.0 < best < SHORT_US else ROUNDS
     rounds = min(wanted, max(FEWEST_ROUNDS, int(MOST_ROUNDS_S / max(round_s, 1e-9))))
     return looks | dict(zip(kept, stopwatch.time([launchers[place] for place in kept], args, rounds), strict=True))
 

@@ -50,7 +50,7 @@ from .loader import (
     wrap_process,
 )
 from .locks import ForkLock
-from .matmul import MatmulHook, matmul_settings
+from .matmul import matmul_settings, product_targets
 from .patches import Patches
 from .proposal import check_eligible, insert_payload, payload
 from .report import Log
@@ -196,13 +196,7 @@ class _Hook:
             (async_compile, "_load_triton_kernel_from_source", lambda _: KernelLoader(self._budget, self._npu)),
         )
         self._matmul = matmul_settings(settings.matmul)
-        if self._matmul is not None:
-            products = MatmulHook(self._matmul, self._hardware, self._is_on)
-            try:
-                self._targets += (products.target(),)
-            except Exception as error:
-                self._matmul = None
-                warn_once("tileguard leaves matrix products as they are", error)
+        self._targets += product_targets(self._matmul, self._hardware, self._is_on)
         # A selector for an NPU is made where its kernels are loaded, from what can be pickled.
         model = None if settings.model is None else str(settings.model)
         choosers = functools.partial(npu.shared_selector, model=model, top_k=settings.top_k)

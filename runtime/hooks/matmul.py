@@ -168,6 +168,19 @@ class MatmulHook:
         return [*listed, *added]
 
 
+def product_targets(
+    settings: MatmulSettings | None, hardware: Callable[[int], HardwareSpec], active: Callable[[], bool]
+) -> tuple[tuple[Any, str, Callable[[Any], Any]], ...]:
+    """What to patch for products; nothing where they are not asked for, or (told once) torch is not as expected."""
+    if settings is None:
+        return ()
+    try:
+        return (MatmulHook(settings, hardware, active).target(),)
+    except Exception as error:
+        warn_once("tileguard leaves matrix products as they are", error)
+        return ()
+
+
 def _kernel(kernel_inputs: Any, constants: dict[str, Any]) -> MatmulKernel:
     """The product. Raises Refused where the features do not cover it."""
     shapes, strides = kernel_inputs.shapes_hinted(), kernel_inputs.strides_hinted()
