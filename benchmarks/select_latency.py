@@ -56,8 +56,12 @@ started = time.perf_counter()
 import tileguard.runtime
 imported = time.perf_counter()
 from tileguard.features import ReductionKernel, ReductionTile
+from tileguard.features.code import KernelCode
 from tileguard.runtime import GuardPolicy, Selector
-work = [(ReductionKernel(**k), [ReductionTile(**t) for t in host]) for k, host in json.load(sys.stdin)]
+work = [
+    (ReductionKernel(**k | {"code": KernelCode.from_json(code) if code else None}), [ReductionTile(**t) for t in host])
+    for k, code, host in json.load(sys.stdin)
+]
 selector = Selector("h200", model=sys.argv[1] or None, policy=GuardPolicy(score_budget_s=10.0))
 ready = time.perf_counter()
 selector.select(ReductionKernel(3, 5, "fp32", 1, 1))  # makes the session; fills no cache that the work below uses
@@ -127,7 +131,12 @@ def measure(model: str | None, *, repeats: int, starts: int) -> dict[str, Any]:
 
 def fresh_process(model: str | None, work: Work) -> dict[str, Any]:
     """Import, load and select each kernel once, in a process of its own."""
-    text = json.dumps([(asdict(kernel), [asdict(tile) for tile in host]) for kernel, host in work])
+    text = json.dumps(
+        [
+            (asdict(kernel) | {"code": None}, kernel.code and kernel.code.to_json(), [asdict(tile) for tile in host])
+            for kernel, host in work
+        ]
+    )
     command = [sys.executable, "-c", _FRESH, model or ""]
     done = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True)
     run: dict[str, Any] = json.loads(done.stdout)

@@ -136,7 +136,8 @@ def read_triton(source: str, nbytes: Mapping[str, int], xnumel: int, rnumel: int
     for line in source.splitlines():
         text = line.strip()
         if text.startswith(("tmp", "_tmp", "tl.store", "tl.atomic")):
-            for touched in _ACCESS.finditer(text):
+            touches = _ACCESS.finditer(text) if "tl.load(" in text or (text[0] == "t" and text[1] == "l") else ()
+            for touched in touches:
                 buffer = touched[2]
                 key = touched[1] != "load", nbytes.get(buffer, 4), _until_closed(text, touched.end())
                 found.setdefault(key, []).append(buffer)
@@ -183,6 +184,7 @@ class _Axes:
         self._extent = {"x": xnumel, "r": rnumel}
         self._probes = {"x": _probes(xnumel), "r": _probes(rnumel)}
         self._values: dict[str, tuple[str, IntArray]] = {}
+        self._plain: dict[str, str] = {}
 
     def define(self, name: str, expression: str) -> None:
         match = _INDEX.match(expression)
@@ -195,33 +197,60 @@ class _Axes:
         if match[3]:
             value = value % _size(match[3])
         self._values[name] = axis, value
+        if not match[2] and not match[3]:
+            self._plain[name] = axis
 
     def layout(self, expression: str) -> _Layout:
         """along_x, along_r, step_x, step_r, run_x, run_r, align, indirect: as Access has them."""
         wrapped = _WRAPPED.match(expression)
         if wrapped is not None:
             expression = wrapped[1] or wrapped[2]
+        plain = self._plain_sum(expression)
+        if plain is not None:
+            return plain
         found = self._sum(expression) or self._any(expression)
         if found is None:
             return True, True, 0, 0, 1, 1, 1, True
         origin, at = found
         align = gcd(MAX_ALIGN, origin)
-        steps, runs = {}, {}
+        steps, runs, along = {}, {}, {"x": False, "r": False}
         for axis, value in at.items():
+            if value is None:  # the index says nothing of this axis
+                steps[axis], runs[axis] = 0, self._extent[axis]
+                continue
             probes = self._probes[axis]
+            along[axis] = bool(value.any())
             step = steps[axis] = int(value[0]) if len(value) else 0
-            uneven = np.flatnonzero(value != step * probes)
+            uneven = (value != step * probes).nonzero()[0]
             run = runs[axis] = int(probes[uneven[0]]) if len(uneven) else self._extent[axis]
             begins = value[probes % run == 0] if step == 1 else value
             align = gcd(align, int(np.gcd.reduce(begins))) if len(begins) else align
         return (
-            bool(at["x"].any()), bool(at["r"].any()), abs(steps["x"]), abs(steps["r"]), runs["x"], runs["r"], align, False
+            along["x"], along["r"], abs(steps["x"]), abs(steps["r"]), runs["x"], runs["r"], align, False
         )  # fmt: skip
 
-    def _sum(self, expression: str) -> tuple[int, dict[str, IntArray]] | None:
-        """(index at the origin, axis -> index at the probes less that) of a sum of multiples of index variables; None
-        for anything else."""
-        at: dict[str, IntArray] = {axis: np.zeros(len(probes), np.int64) for axis, probes in self._probes.items()}
+    def _plain_sum(self, expression: str) -> _Layout | None:
+        """The layout where all index variables are whole axes, as they mostly are: no arrays are needed for it."""
+        steps, origin = {"x": 0, "r": 0}, 0
+        for term in expression.split(" + "):
+            weight, _, name = term.rpartition("*")
+            axis = self._plain.get(name)
+            if axis is not None and (not weight or weight.isdigit()):
+                steps[axis] += int(weight) if weight else 1
+            elif not weight and name.isdigit():
+                origin += int(name)
+            else:
+                return None
+        extent = self._extent
+        steps = {axis: step if extent[axis] > 1 else 0 for axis, step in steps.items()}
+        align = gcd(MAX_ALIGN, origin, *(step for step in steps.values() if step != 1))
+        x, r = steps["x"], steps["r"]
+        return x > 0, r > 0, x, r, extent["x"], extent["r"], align, False
+
+    def _sum(self, expression: str) -> tuple[int, dict[str, IntArray | None]] | None:
+        """(index at the origin, axis -> index at the probes less that, None where the axis is not named) of a sum of
+        multiples of index variables; None for anything else."""
+        at: dict[str, IntArray | None] = {"x": None, "r": None}
         origin = 0
         for term in expression.split(" + "):
             weight, name = 1, ""
@@ -235,18 +264,19 @@ class _Axes:
                     return None
             if name:
                 axis, value = self._values[name]
-                at[axis] = at[axis] + weight * value
+                other = at[axis]
+                at[axis] = weight * value if other is None else other + weight * value
             else:
                 origin += weight
         return origin, at
 
-    def _any(self, expression: str) -> tuple[int, dict[str, IntArray]] | None:
+    def _any(self, expression: str) -> tuple[int, dict[str, IntArray | None]] | None:
         """As `_sum`, of sums, products, quotients and remainders nested at will."""
         try:
             tree = ast.parse(expression.strip(), mode="eval").body
             nowhere = {name: np.zeros(1, np.int64) for name in self._values}
             origin = int(_value(tree, nowhere)[0])
-            at = {}
+            at: dict[str, IntArray | None] = {}
             for axis, probes in self._probes.items():
                 names = {n: v if a == axis else np.zeros(len(probes), np.int64) for n, (a, v) in self._values.items()}
                 at[axis] = np.broadcast_to(_value(tree, names), probes.shape) - origin

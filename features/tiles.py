@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .errors import InvalidInput, checked_choice, checked_int
 
 _CAP = 1 << 48
+_CAPS = np.array([_CAP, _CAP, 1 << 20, 1 << 20], dtype=np.int64)
 
 LOWERINGS = ("loop", "snapshot", "select")
 
@@ -155,10 +156,11 @@ def tile_columns(tiles: Sequence[ReductionTile]) -> npt.NDArray[np.int64]:
 
 def _columns(tiles: Sequence[ReductionTile]) -> npt.NDArray[np.int64]:
     # A block past every axis covers it like any other that does; as it stands it might not fit 64 bits.
-    columns = (
-        [min(t.xblock, _CAP) for t in tiles], [min(t.r0_block, _CAP) for t in tiles],
-        [min(t.num_warps or 0, 1 << 20) for t in tiles], [min(t.num_stages, 1 << 20) for t in tiles],
-    )  # fmt: skip
-    array = np.array(columns, dtype=np.int64)
+    rows = [(t.xblock, t.r0_block, t.num_warps or 0, t.num_stages) for t in tiles]
+    try:
+        array = np.array(rows, dtype=np.int64)
+    except OverflowError:
+        array = np.array([[min(n, _CAP) for n in row] for row in rows], dtype=np.int64)
+    array = np.ascontiguousarray(np.minimum(array, _CAPS).T)
     array.flags.writeable = False
     return array
