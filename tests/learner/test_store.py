@@ -77,8 +77,8 @@ SECRET = "pa:s/s?w@rd"
         ("mysql+pymysql://:word@host/db", "mysql+pymysql://@host/db"),
         ("postgresql://host/db?user=me&password=word", "postgresql://host/db?user=me"),
         (
-            "postgresql://host/db?passfile=/home/me/.pgpass&sslpassword=a",
-            "postgresql://host/db?passfile=/home/me/.pgpass",
+            "postgresql://host/db?passfile=/etc/secret.pgpass&sslpassword=a",
+            "postgresql://host/db?passfile=/etc/secret.pgpass",
         ),
         ("mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3Dword", "mssql+pyodbc:///"),
         ("sqlite:////a/b@c:d.db", "sqlite:////a/b@c:d.db"),
