@@ -13,9 +13,7 @@ from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.devices.cpu.ops import find_op
 from tileguard.runtime.devices.cpu.reference import reference, rounding_unit
 from tileguard.runtime.devices.cpu.storage import EPS, STORAGE, TINY, Array, to_storage, widened
-
-PAGE, STAGGER = 4096, 320
-"""Every buffer begins on a page of its own, moved on by a few cache lines so that no two share an offset."""
+from tileguard.runtime.devices.cpu.workspace import guarded_buffers
 
 GUARD_BYTE, POISON_BYTE = 0xA7, 0xFF
 WORST = 1e300
@@ -35,7 +33,7 @@ class AbBuffers:
         stored = {name: self._stored(name, values) for name, values in operands.items()}
         shape: tuple[int, ...] = (kernel.xnumel, kernel.rnumel) if kernel.inner else (kernel.rnumel, kernel.xnumel)
         blank = np.empty(shape if op.stores_tile else (kernel.xnumel,), STORAGE[kernel.dtype])
-        self._arena, views, self._guards = _arena([*stored.values(), *(blank for _ in op.outputs)])
+        self._arena, views, self._guards = guarded_buffers([*stored.values(), *(blank for _ in op.outputs)])
         self._inputs = dict(zip(stored, views, strict=False))
         self._outputs = dict(zip(op.outputs, views[len(stored) :], strict=True))
         for name, data in stored.items():
@@ -119,20 +117,6 @@ def make_operands(kernel: ReductionKernel, seed: int) -> dict[str, Array]:
     for name in op.row_inputs:
         made[name] = random.standard_normal(kernel.rnumel, dtype=np.float32) + 1
     return made
-
-
-def _arena(arrays: list[Array]) -> tuple[Array, list[Array], list[Array]]:
-    """(arena, views of the arrays' shapes, all bytes between and around them)."""
-    offset, spans = PAGE, []
-    for index, array in enumerate(arrays):
-        start = -(-offset // PAGE) * PAGE + index * STAGGER
-        spans.append((start, start + array.nbytes))
-        offset = start + array.nbytes + PAGE
-    raw = np.empty(offset + PAGE, np.uint8)
-    arena = raw[-raw.ctypes.data % PAGE :][:offset]
-    views = [arena[s:e].view(array.dtype).reshape(array.shape) for (s, e), array in zip(spans, arrays, strict=True)]
-    edges = [0, *(edge for span in spans for edge in span), offset]
-    return arena, views, [arena[s:e] for s, e in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _sha256(view: Array) -> str:

@@ -50,7 +50,7 @@ class Workspace:
         output_shape = tile_shape if self._op.stores_tile else (kernel.xnumel,)
         stored = [self._stored(name, values.pop(name)) for name in names]
         blanks = [np.empty(self._laid_out(output_shape), STORAGE[kernel.dtype]) for _ in self._op.outputs]
-        self._arena, views, self._guards = _arena([*stored, *blanks])
+        self._arena, views, self._guards = guarded_buffers([*stored, *blanks])
         for view, data in zip(views, stored, strict=False):
             view[...] = data
         self._inputs, self._outputs = views[: len(names)], views[len(names) :]
@@ -162,7 +162,7 @@ def _make_operands(kernel: ReductionKernel, seed: int) -> dict[str, Array]:
     return made
 
 
-def _arena(arrays: list[Array]) -> tuple[Array, list[Array], list[Array]]:
+def guarded_buffers(arrays: list[Array]) -> tuple[Array, list[Array], list[Array]]:
     """(arena, views, guards): uninitialised buffers of the arrays' shapes, and all bytes between and around them."""
     offset, spans = PAGE, []
     for index, array in enumerate(arrays):
