@@ -66,8 +66,9 @@ def test_the_lattice_is_sorted_within_the_budgets_and_never_empty(
     for tile in tiles:
         assert tile == ReductionTile(tile.xblock, tile.r0_block, lowering=tile.lowering)
         assert tile.xblock.bit_count() == tile.r0_block.bit_count() == 1
-        if op != "tile_prefix" or rnumel <= 1 << 15:  # it keeps every row whole, twice
-            check_budgets(kernel, tile, CpuBudgets(workspace_bytes=UNLIMITED))
+        if op == "tile_prefix" and tile == ReductionTile(1, 1):  # it keeps a row whole, twice: the last tile left
+            continue
+        check_budgets(kernel, tile, CpuBudgets(workspace_bytes=UNLIMITED))
 
 
 @pytest.mark.parametrize("op", OPS)
