@@ -35,9 +35,9 @@ from tileguard.features.hardware import HardwareSpec
 from tileguard.features.tiles import ReductionTile
 from tileguard.learner.corpus import Corpus, KernelSweep, read_corpus
 from tileguard.learner.export import export_onnx
-from tileguard.learner.pipeline import bare_manifest
+from tileguard.learner.pipeline import fit_ranker
 from tileguard.learner.progress import collect_with_progress
-from tileguard.learner.train import TrainConfig, design_matrix, feature_ranges, fit, library_versions
+from tileguard.learner.train import TrainConfig, library_versions
 from tileguard.learner.workloads import BENCH_KERNELS, Workload, cpu_workloads
 from tileguard.runtime.cli import console as wide_console
 from tileguard.runtime.devices.base import OK
@@ -134,12 +134,10 @@ def dense_sweeps(device: CpuDevice, console: Console) -> Corpus:
 
 def ranker_without(family: str, corpus: Corpus, hardware: HardwareSpec) -> OnnxRanker:
     """A ranker as it would be shipped, trained on every kernel that is not of `family`."""
-    config = TrainConfig()
     indices = [i for i, sweep in enumerate(corpus.sweeps) if sweep.family != family]
-    onnx = export_onnx(fit(corpus, hardware, indices, config))
-    ranges = feature_ranges(design_matrix(corpus, hardware, indices))
-    manifest = replace(bare_manifest(ranges, hardware, config), onnx_sha256=hashlib.sha256(onnx).hexdigest())
-    return OnnxRanker(manifest, onnx, hardware)
+    fitted = fit_ranker(corpus, hardware, TrainConfig(), indices)
+    onnx = export_onnx(fitted.booster)
+    return OnnxRanker(replace(fitted.manifest, onnx_sha256=hashlib.sha256(onnx).hexdigest()), onnx, hardware)
 
 
 def judge(

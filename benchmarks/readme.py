@@ -1,4 +1,4 @@
-"""Write the figures of the README and of docs/ranker.md from the results files, so that none is copied by hand.
+"""Write the figures of the README, docs/ranker.md and docs/cpu.md from the results files, so that none is copied by hand.
 
 python benchmarks/readme.py
 """
@@ -10,6 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from benchmarks.readme_cpu import objectives, peers
 from tileguard.learner.tables import percent
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -203,7 +204,15 @@ def inductor(result: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
-BLOCKS = {README: block, ROOT / "docs" / "ranker.md": ablation}
+def cpu_page() -> str:
+    """Both tables of docs/cpu.md, each under its heading."""
+    return (
+        f"### By objective\n\n{objectives(load('cpu_objectives'))}\n\n"
+        f"### Against numpy, numba and torch.compile\n\n{peers(load('cpu_peers'))}"
+    )
+
+
+BLOCKS = {README: block, ROOT / "docs" / "ranker.md": ablation, ROOT / "docs" / "cpu.md": cpu_page}
 """Page -> what stands between its two markers."""
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from .blocks import Blocks, Cut
 from .code import Access, KernelCode
 from .hardware import HardwareSpec
 from .kernels import ReductionKernel
@@ -65,20 +66,35 @@ def assumed_code(kernel: ReductionKernel) -> KernelCode:
 
 def code_columns(kernel: ReductionKernel, code: KernelCode) -> list[float]:
     """A kernel's part, in the order of CODE_FEATURES."""
-    full = [a for a in code.accesses if _is_full(a, kernel)]
-    along_r = [a for a in full if a.step_r == 1]
-    along_x = [a for a in full if a.step_r != 1 and a.step_x == 1]
-    scattered = [a for a in full if a.step_r != 1 and a.step_x != 1]
-    shared = [a for a in code.accesses if not a.indirect and a not in full]
-    ideal = ideal_bytes(kernel, code)
+    full: list[Access] = []
+    along_x = along_r = scattered = indirect = of_x = of_r = stored = full_loads = 0
+    for access in code.accesses:
+        nbytes = access.nbytes * access.count
+        if access.indirect:
+            indirect += nbytes
+        elif _is_full(access, kernel):
+            full.append(access)
+            if access.step_r == 1:
+                along_r += nbytes
+            elif access.step_x == 1:
+                along_x += nbytes
+            else:
+                scattered += nbytes
+            if access.store:
+                stored += nbytes
+            else:
+                full_loads += access.count
+        elif access.along_x:
+            of_x += nbytes
+        elif access.along_r:
+            of_r += nbytes
+    log_ideal = math.log2(ideal_bytes(kernel, code))
     return [
-        math.log2(ideal), math.log2(ideal) - math.log2(kernel.xnumel) - math.log2(kernel.rnumel),
-        _bytes(along_x), _bytes(along_r), _bytes(scattered), _bytes([a for a in code.accesses if a.indirect]),
-        _bytes([a for a in shared if a.along_x]), _bytes([a for a in shared if not a.along_x and a.along_r]),
-        _bytes([a for a in full if a.store]),
+        log_ideal, log_ideal - math.log2(kernel.xnumel) - math.log2(kernel.rnumel),
+        along_x, along_r, scattered, indirect, of_x, of_r, stored,
         code.loops, code.accumulators, code.special, code.arithmetic, code.reductions,
-        math.log2(min((a.run_x for a in full), default=1)), math.log2(min((a.run_r for a in full), default=1)),
-        math.log2(min((a.align for a in full), default=16)), sum(a.count for a in full if not a.store),
+        math.log2(min([a.run_x for a in full], default=1)), math.log2(min([a.run_r for a in full], default=1)),
+        math.log2(min([a.align for a in full], default=16)), full_loads,
     ]  # fmt: skip
 
 
@@ -93,33 +109,35 @@ def ideal_bytes(kernel: ReductionKernel, code: KernelCode) -> float:
 
 
 def access_columns(
-    kernel: ReductionKernel, code: KernelCode, x: FloatArray, r: FloatArray, warps: FloatArray, hardware: HardwareSpec
+    kernel: ReductionKernel, code: KernelCode, tiles: Blocks, pieces: Cut, hardware: HardwareSpec
 ) -> list[FloatArray]:
-    """A tile's part, float64[n] each, in the order of ACCESS_FEATURES. x, r, warps: of the tiles."""
-    xnumel, rnumel = float(kernel.xnumel), float(kernel.rnumel)
-    threads = warps * hardware.warp_size
-    per_thread = np.maximum(x * r / threads, 1.0)
-    wide, deep = np.minimum(x, xnumel), np.minimum(r, rnumel)
-    programs, trips = np.ceil(xnumel / x), np.ceil(rnumel / r)
+    """A tile's part, float64[n] each, in the order of ACCESS_FEATURES."""
+    threads, per_thread = tiles.threads, tiles.per_thread
+    wide, deep = pieces.inside
+    programs, trips = pieces.counts
     area = wide * deep
-    moved, used, shared = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x)
-    instructions = np.zeros_like(x)
-    shortest = np.full_like(x, 4096.0)
-    run_bytes, vector_bytes, weight, live = np.zeros_like(x), np.zeros_like(x), 0, float(code.accumulators)
+    # Sums begin as numbers: to make arrays of zeros takes longer than to add them up.
+    moved: FloatArray | float = 0.0
+    shared: FloatArray | float = 0.0
+    instructions: FloatArray | float = 0.0
+    shortest: FloatArray | float = 4096.0
+    run_bytes: FloatArray | float = 0.0
+    vector_bytes: FloatArray | float = 0.0
+    used, weight, live = 0, 0, float(code.accumulators)
     for access in code.accesses:
         nbytes = access.nbytes * access.count
         if access.indirect:
             instructions += per_thread * access.count
             moved += area * (SECTOR_BYTES * access.count)
-            used += area * nbytes
+            used += nbytes
         elif _is_full(access, kernel):
             run = _run(access, wide, deep)
             run_bytes_now = run * access.nbytes
             sectors = _sectors(access, run_bytes_now)
             moved += area / run * sectors * (SECTOR_BYTES * access.count)
-            used += area * nbytes
+            used += nbytes
             widest = min(max(VECTOR_BYTES // access.nbytes, 1), access.align)
-            vector = np.maximum(np.minimum(np.minimum(per_thread, run), widest), 1.0)
+            vector = np.minimum(np.minimum(per_thread, run), widest)  # none of them is below 1
             instructions += per_thread / vector * access.count
             shortest = np.minimum(shortest, run_bytes_now)
             run_bytes += nbytes * np.log2(run_bytes_now)
@@ -135,28 +153,30 @@ def access_columns(
     weight = max(weight, 1)
     registers = np.minimum(_FIXED_REGISTERS + per_thread * live, 255.0)
     resident = _resident(registers, threads, hardware)
-    slots = resident * hardware.cores
-    per_core = np.minimum(resident, np.ceil(programs / hardware.cores))
-    code_waves = np.ceil(programs / slots)
+    fill = programs / (resident * hardware.cores)
+    per_core = np.minimum(resident, pieces.n_wave)
+    code_waves = np.ceil(fill)
     passes = max(code.loops, 1)
     trip_bytes = moved + shared
+    core_trip_bytes = per_core * trip_bytes
     operations = (
         code.arithmetic + _SPECIAL_OPS * code.special + _REDUCTION_OPS * code.reductions + _OTHER_OPS
-    ) * (x * r)  # fmt: skip
+    ) * tiles.size  # fmt: skip
     core_rate = hardware.dram_bytes_per_s / hardware.cores
-    memory_s = np.maximum(MEMORY_LATENCY_S, per_core * trip_bytes / passes / core_rate)
+    memory_s = np.maximum(MEMORY_LATENCY_S, core_trip_bytes / passes / core_rate)
     compute_s = per_core * operations / passes / OPS_PER_CORE_S
-    time_s = code_waves * (trips * passes * np.maximum(memory_s, compute_s) + BLOCK_S) + LAUNCH_S
+    all_passes, all_trips = trips * passes, programs * trips
+    time_s = code_waves * (all_passes * np.maximum(memory_s, compute_s) + BLOCK_S) + LAUNCH_S
     ideal = ideal_bytes(kernel, code)
     ideal_s = ideal / hardware.dram_bytes_per_s + LAUNCH_S
-    moved_s = programs * trips * moved / hardware.dram_bytes_per_s + LAUNCH_S
+    moved_s = all_trips * moved / hardware.dram_bytes_per_s + LAUNCH_S
     return [
-        np.log2(np.maximum(moved, 1.0) / np.maximum(used, 1.0)), np.log2(shortest), run_bytes / weight,
+        np.log2(np.maximum(moved, 1.0) / np.maximum(area * used, 1.0)), np.log2(shortest), run_bytes / weight,
         vector_bytes / weight, np.log2(instructions + 1.0), np.log2(trip_bytes + 1.0),
-        np.log2(trip_bytes / threads + 1.0), np.log2(per_core * trip_bytes + 1.0), np.log2(shared + 1.0),
-        resident, np.minimum(code_waves, _CAP), np.log2(programs / slots), np.log2(time_s / ideal_s),
+        np.log2(trip_bytes / threads + 1.0), np.log2(core_trip_bytes + 1.0), np.log2(shared + 1.0),
+        resident, np.minimum(code_waves, _CAP), np.log2(fill), np.log2(time_s / ideal_s),
         np.log2(moved_s / ideal_s), np.log2(compute_s / memory_s), np.log2(registers),
-        np.log2(programs * trips * shared + 1.0) - math.log2(ideal), np.minimum(trips * passes, _CAP),
+        np.log2(all_trips * shared + 1.0) - math.log2(ideal), np.minimum(all_passes, _CAP),
     ]  # fmt: skip
 
 
@@ -172,10 +192,6 @@ def _is_full(access: Access, kernel: ReductionKernel) -> bool:
     )
 
 
-def _bytes(accesses: list[Access]) -> float:
-    return float(sum(a.nbytes * a.count for a in accesses))
-
-
 def _run(access: Access, wide: FloatArray, deep: FloatArray) -> FloatArray:
     """Elements of a tile that lie side by side, at least 1; over a whole run the other axis may go on."""
     if access.step_r == 1:
@@ -187,7 +203,7 @@ def _run(access: Access, wide: FloatArray, deep: FloatArray) -> FloatArray:
         if access.step_r == access.run_x:
             run = np.where(wide >= access.run_x, access.run_x * np.minimum(deep, access.run_r), run)
     else:
-        run = np.ones_like(wide)
+        run = np.minimum(wide, 1.0)
     return run
 
 
@@ -195,12 +211,11 @@ def _sectors(access: Access, run_bytes: FloatArray) -> FloatArray:
     """Sectors that one run touches: on average one more where runs begin anywhere."""
     if access.align >= 16 or access.align * access.nbytes % SECTOR_BYTES == 0:
         return np.ceil(run_bytes / SECTOR_BYTES)
-    return np.maximum((run_bytes - access.nbytes) / SECTOR_BYTES + 1.0, 1.0)
+    return (run_bytes - access.nbytes) / SECTOR_BYTES + 1.0
 
 
 def _resident(registers: FloatArray, threads: FloatArray, hardware: HardwareSpec) -> FloatArray:
     if not hardware.max_threads_per_core:
-        return np.ones_like(threads)
-    by_registers = hardware.registers_per_core // (registers * threads)
-    by_threads = hardware.max_threads_per_core // threads
-    return np.minimum(np.maximum(np.minimum(by_registers, by_threads), 1.0), hardware.max_blocks_per_core)
+        return np.minimum(threads, 1.0)
+    most = np.minimum(hardware.registers_per_core / (registers * threads), hardware.max_threads_per_core / threads)
+    return np.minimum(np.maximum(np.floor(most), 1.0), hardware.max_blocks_per_core)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from .errors import InvalidInput
 from .kernels import ReductionKernel
+from .lanes import LaneRule
 from .pow2 import pow2_floor, pow2_round
 
 ANCHORS = ("split", "fill", "short", "wide")
@@ -76,7 +77,7 @@ class FormulaParams:
     tile product P* for elements of at most two bytes and for wider ones. split_intercept, split_slope: the OLS of
     log2(X/R0) on log2(xnumel/rnumel), R² = 0.62. onchip_bytes, onchip_overhead: the UB bound on R0.
     rules: at most one a class of kernels (inner, persistent); where a kernel's class has one, it stands in place of the
-    RFC's listing. The RFC has none.
+    RFC's listing. The RFC has none. lanes: the same for a CPU, one a class (program, inner).
     """
 
     rn_small: int = 64
@@ -92,6 +93,7 @@ class FormulaParams:
     onchip_bytes: int = 192 * 1024
     onchip_overhead: float = 2.0
     rules: tuple[AnchorRule, ...] = ()
+    lanes: tuple[LaneRule, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.rn_small < self.rn_hole:
@@ -99,6 +101,9 @@ class FormulaParams:
         classes = [(rule.inner, rule.persistent) for rule in self.rules]
         if len(set(classes)) < len(classes):
             raise InvalidInput("rules", classes, "at most one rule a class of kernels")
+        kinds = [(rule.program, rule.inner) for rule in self.lanes]
+        if len(set(kinds)) < len(kinds):
+            raise InvalidInput("lanes", kinds, "at most one rule a class of kernels")
 
     def rule_of(self, kernel: ReductionKernel) -> AnchorRule | None:
         """The rule of the kernel's class, if there is one."""

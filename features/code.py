@@ -37,6 +37,9 @@ _Layout: TypeAlias = tuple[bool, bool, int, int, int, int, int, bool]
 _PROBES = np.array(sorted({1 << e for e in range(15)} | {3 << e for e in range(13)}), dtype=np.int64)
 """Distances at which an index expression is asked whether it still goes on in equal steps."""
 
+_FUNCTION = "@triton.jit"
+"""Where the function begins; imports and metadata stand before it."""
+
 _INDEX = re.compile(r"^\(*(xindex|r0_index)(?: // (\w+))?\)*(?: % (\w+))?\)*$")
 _SIZE = re.compile(r"ks\d+")
 _WRAPPED = re.compile(r"tl\.(?:full\(\[[\d, ]*\], (-?\d+),|broadcast_to\((.+), \[)")
@@ -47,7 +50,7 @@ _SPECIAL = re.compile(
 )
 _REDUCE = re.compile(r"tl\.(?:sum|max|min)\(|triton_helpers\.|welford|_with_index")
 _ACCUMULATOR = re.compile(r"_tmp\w* = tl\.full\(\[XBLOCK, R0_BLOCK\]")
-_CAST = re.compile(r"tmp\d+ = tmp\d+(?:\.to\(tl\.\w+\))?$|tl\.(?:full|load|broadcast_to)\(")
+_COPY = re.compile(r"_?tmp\d+ = tmp\d+(?:\.to\(tl\.\w+\))?$")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -133,17 +136,20 @@ def read_triton(source: str, nbytes: Mapping[str, int], xnumel: int, rnumel: int
     # By what is written, so that an index expression is looked into once however many buffers share it.
     found: dict[tuple[bool, int, str], list[str]] = {}
     loops = accumulators = special = arithmetic = reductions = 0
-    for line in source.splitlines():
+    # Patterns are asked last: a compiler waits, and a plain search is several times quicker.
+    for line in source[max(source.find(_FUNCTION), 0) :].splitlines():
         text = line.strip()
-        if text.startswith(("tmp", "_tmp", "tl.store", "tl.atomic")):
-            touches = _ACCESS.finditer(text) if "tl.load(" in text or (text[0] == "t" and text[1] == "l") else ()
-            for touched in touches:
-                buffer = touched[2]
-                key = touched[1] != "load", nbytes.get(buffer, 4), _until_closed(text, touched.end())
-                found.setdefault(key, []).append(buffer)
-            if _ACCUMULATOR.match(text):
+        if text.startswith(("tmp", "_tmp")):
+            loads = "tl.load(" in text
+            if loads:
+                _collect(text, nbytes, found)
+            if text[0] == "_" and _ACCUMULATOR.match(text):
                 accumulators += 1
-            elif _CAST.search(text) or text.startswith("tl."):
+            elif loads or "tl.full(" in text or "tl.broadcast_to(" in text:
+                pass
+            elif "(" not in text and " / " not in text:
+                arithmetic += _COPY.match(text) is None
+            elif _COPY.match(text):
                 pass
             elif _SPECIAL.search(text):
                 special += 1
@@ -151,6 +157,8 @@ def read_triton(source: str, nbytes: Mapping[str, int], xnumel: int, rnumel: int
                 reductions += 1
             else:
                 arithmetic += 1
+        elif text.startswith(("tl.store", "tl.atomic")):
+            _collect(text, nbytes, found)
         elif text.startswith(("x", "r0_")):
             if defined := _DEFINITION.match(text):
                 axes.define(defined[1], defined[2])
@@ -162,19 +170,27 @@ def read_triton(source: str, nbytes: Mapping[str, int], xnumel: int, rnumel: int
         if expression not in layouts:
             layouts[expression] = axes.layout(expression)
         alike.setdefault((store, width, layouts[expression]), []).extend(buffers)
-    accesses = sorted(
-        Access(store, width, *layout, count=len(buffers), buffers=len(set(buffers)))
-        for (store, width, layout), buffers in alike.items()
+    # Sorted as plain tuples, which have the accesses' own order.
+    rows = sorted((*kind, len(buffers), len(set(buffers))) for kind, buffers in alike.items())
+    accesses = tuple(
+        Access(store, width, *layout, count, buffers) for store, width, layout, count, buffers in rows[:MAX_ACCESSES]
     )
-    return KernelCode(tuple(accesses[:MAX_ACCESSES]), loops, accumulators, special, arithmetic, reductions)
+    return KernelCode(accesses, loops, accumulators, special, arithmetic, reductions)
+
+
+def _collect(text: str, nbytes: Mapping[str, int], found: dict[tuple[bool, int, str], list[str]]) -> None:
+    """Add a line's loads and stores to `found`: (store, bytes, index expression) -> buffers."""
+    for touched in _ACCESS.finditer(text):
+        buffer = touched[2]
+        key = touched[1] != "load", nbytes.get(buffer, 4), _until_closed(text, touched.end())
+        found.setdefault(key, []).append(buffer)
 
 
 def _until_closed(text: str, start: int) -> str:
-    depth, end = 1, start
-    while depth and end < len(text):
-        depth += (text[end] == "(") - (text[end] == ")")
-        end += 1
-    return text[start : end - 1]
+    end = text.find(")", start)
+    while end >= 0 and text.count("(", start, end) > text.count(")", start, end):
+        end = text.find(")", end + 1)
+    return text[start:end]
 
 
 class _Axes:
@@ -182,28 +198,29 @@ class _Axes:
 
     def __init__(self, xnumel: int, rnumel: int) -> None:
         self._extent = {"x": xnumel, "r": rnumel}
-        self._probes = {"x": _probes(xnumel), "r": _probes(rnumel)}
+        self._known: dict[str, tuple[str, str | None, str | None]] = {}
         self._values: dict[str, tuple[str, IntArray]] = {}
-        self._plain: dict[str, str] = {}
 
     def define(self, name: str, expression: str) -> None:
-        match = _INDEX.match(expression)
-        if match is None:
-            return
-        axis = "x" if match[1] == "xindex" else "r"
-        value = self._probes[axis]
-        if match[2]:
-            value = value // _size(match[2])
-        if match[3]:
-            value = value % _size(match[3])
-        self._values[name] = axis, value
-        if not match[2] and not match[3]:
-            self._plain[name] = axis
+        if (match := _INDEX.match(expression)) is not None:
+            self._known[name] = ("x" if match[1] == "xindex" else "r"), match[2], match[3]
+            self._values.pop(name, None)
+
+    def _of(self, name: str) -> tuple[str, IntArray]:
+        """A variable's axis, and its values at the probes; worked out when first asked for, since few are."""
+        if name not in self._values:
+            axis, divisor, modulus = self._known[name]
+            value = _probes(self._extent[axis])
+            if divisor:
+                value = value // _size(divisor)
+            if modulus:
+                value = value % _size(modulus)
+            self._values[name] = axis, value
+        return self._values[name]
 
     def layout(self, expression: str) -> _Layout:
         """along_x, along_r, step_x, step_r, run_x, run_r, align, indirect: as Access has them."""
-        wrapped = _WRAPPED.match(expression)
-        if wrapped is not None:
+        if expression.startswith("tl.") and (wrapped := _WRAPPED.match(expression)) is not None:
             expression = wrapped[1] or wrapped[2]
         plain = self._plain_sum(expression)
         if plain is not None:
@@ -218,7 +235,7 @@ class _Axes:
             if value is None:  # the index says nothing of this axis
                 steps[axis], runs[axis] = 0, self._extent[axis]
                 continue
-            probes = self._probes[axis]
+            probes = _probes(self._extent[axis])
             along[axis] = bool(value.any())
             step = steps[axis] = int(value[0]) if len(value) else 0
             uneven = (value != step * probes).nonzero()[0]
@@ -234,8 +251,8 @@ class _Axes:
         steps, origin = {"x": 0, "r": 0}, 0
         for term in expression.split(" + "):
             weight, _, name = term.rpartition("*")
-            axis = self._plain.get(name)
-            if axis is not None and (not weight or weight.isdigit()):
+            axis, *parts = self._known.get(name, ("",))
+            if axis and parts == [None, None] and (not weight or weight.isdigit()):
                 steps[axis] += int(weight) if weight else 1
             elif not weight and name.isdigit():
                 origin += int(name)
@@ -256,14 +273,14 @@ class _Axes:
             weight, name = 1, ""
             for factor in term.split("*"):
                 factor = factor.strip("()")
-                if factor in self._values and not name:
+                if factor in self._known and not name:
                     name = factor
                 elif factor.isdigit() or (factor[:1] == "-" and factor[1:].isdigit()):
                     weight *= int(factor)
                 else:
                     return None
             if name:
-                axis, value = self._values[name]
+                axis, value = self._of(name)
                 other = at[axis]
                 at[axis] = weight * value if other is None else other + weight * value
             else:
@@ -274,11 +291,13 @@ class _Axes:
         """As `_sum`, of sums, products, quotients and remainders nested at will."""
         try:
             tree = ast.parse(expression.strip(), mode="eval").body
-            nowhere = {name: np.zeros(1, np.int64) for name in self._values}
+            values = {name: self._of(name) for name in self._known}
+            nowhere = {name: np.zeros(1, np.int64) for name in values}
             origin = int(_value(tree, nowhere)[0])
             at: dict[str, IntArray | None] = {}
-            for axis, probes in self._probes.items():
-                names = {n: v if a == axis else np.zeros(len(probes), np.int64) for n, (a, v) in self._values.items()}
+            for axis, extent in self._extent.items():
+                probes = _probes(extent)
+                names = {n: v if a == axis else np.zeros(len(probes), np.int64) for n, (a, v) in values.items()}
                 at[axis] = np.broadcast_to(_value(tree, names), probes.shape) - origin
         except (SyntaxError, ValueError, KeyError, ZeroDivisionError, OverflowError, RecursionError):
             return None
@@ -322,7 +341,9 @@ _HELPERS = {"div_floor_integer": _quotient, "remainder_integer": _remainder}
 @lru_cache(maxsize=256)
 def _probes(extent: int) -> IntArray:
     """Distances within an axis, its last element among them."""
-    return np.unique(np.append(_PROBES[extent > _PROBES], extent - 1 if extent > 1 else [])).astype(np.int64)
+    within = _PROBES[extent > _PROBES]
+    last = extent - 1
+    return within if last in (0, *within[-1:]) else np.append(within, last)
 
 
 def _size(text: str) -> int:

@@ -165,15 +165,17 @@ def host_cpu() -> HardwareSpec:
 
 
 def _cpu_model() -> str:
-    model = platform.processor() or platform.machine()
+    """Name, family and model number: virtual machines give generations of CPUs one name."""
+    found: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1]
-                break
+            key, _, value = line.partition(":")
+            found.setdefault(key.strip(), value.strip())
     except OSError:
         pass
-    return "-".join("".join(c if c.isalnum() else " " for c in model.lower()).split()) or "unknown"
+    name = found.get("model name") or platform.processor() or platform.machine()
+    text = " ".join([name, found.get("cpu family", ""), found.get("model", "")])
+    return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split()) or "unknown"
 
 
 def _cache_bytes(level: int, default: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,7 +58,7 @@ def pointer_dtypes(signature: Mapping[str, Any]) -> dict[str, str]:
 def input_dtype(pointers: Mapping[str, str]) -> str:
     """The dtype that a kernel reads most: of the input pointers (the first wins a tie), else of all."""
     inputs = [dtype for name, dtype in pointers.items() if name.startswith("in")] or list(pointers.values())
-    return Counter(inputs).most_common(1)[0][0]
+    return max(inputs, key=inputs.count)
 
 
 def is_inner(reduction_hint: object) -> bool:

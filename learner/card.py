@@ -19,7 +19,7 @@ _HEAD = "≤ 5 % | 5–10 % | 10–30 % | > 30 % | geomean | p95 | worst | tiles
 
 def model_card(manifest: Manifest) -> str:
     """Markdown: use, data, held-out quality by selector, regime and family, guard, limits."""
-    held_out = manifest.metrics["held_out"]
+    held_out, of_cpu = manifest.metrics["held_out"], manifest.hardware.startswith("cpu-")
     lines = [
         f"# {manifest.family} ranker for {manifest.hardware}",
         "",
@@ -58,6 +58,7 @@ def model_card(manifest: Manifest) -> str:
         ),
         "",
     ]
+    lines += _by_calls(held_out.get("by_calls", {}))
     for title, key in (("regime of rnumel", "by_regime"), ("family, left out with its fold", "by_family")):
         lines += [f"| {title} (model@8) | kernels | {_HEAD} |", "|---|---|" + "---|" * 8]
         lines += [_row(name, s, str(s["kernels"])) for name, s in held_out[key].items()]
@@ -70,17 +71,38 @@ def model_card(manifest: Manifest) -> str:
         "",
         (
             "**Guard.** Listened to only on its hardware, with its feature schema and digest. For a kernel outside the "
-            "trained range of a feature (by over a quarter of its width) its tiles are added, not trusted: the formula "
-            "then stands with every warp count beside them."
+            "trained range of a feature (by over a quarter of its width) its tiles are added, not trusted"
+            + ("." if of_cpu else ": the formula then stands with every warp count beside them.")
         ),
         "",
         (
-            "**Limits.** One machine, synthetic operators; num_stages is always 1. Kernels of published model "
-            "collections were not used for training or tuning."
+            "**Limits.** One machine, synthetic operators; "
+            + ("one thread. " if of_cpu else "num_stages is always 1. ")
+            + "Kernels of published model collections were not used for training or tuning."
         ),
         "",
     ]
     return "\n".join(lines)
+
+
+def _by_calls(by_calls: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Held-out quality where compiling counts: least cost in the set ÷ least of all, by number of calls."""
+    if not by_calls:
+        return []
+    shown = ("formula", "model@1", "model@4", "model@8", "union@8")
+    return [
+        f"| T_compile + N · T_run, N | selector | {_HEAD} |",
+        "|---|---|" + "---|" * 8,
+        *(
+            _row(f"{float(calls):,.0f}", found["selectors"][name], name)
+            for calls, found in by_calls.items()
+            for name in shown
+            if name in found["selectors"]
+        ),
+        "",
+        "Superset violations over these: " + str(sum(f["superset_violations"] for f in by_calls.values())) + ".",
+        "",
+    ]
 
 
 def with_promotion(card: str, decision: Decision) -> str:

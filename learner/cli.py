@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from tileguard.features.errors import InvalidInput
+from tileguard.features.errors import InvalidInput, checked_choice
 from tileguard.features.hardware import HardwareSpec, known_hardware
-from tileguard.runtime.cli import JSON_VERSION, Json, app, console, print_json, say, show_help
+from tileguard.runtime.cli import (
+    JSON_VERSION,
+    CallsOption,
+    Json,
+    TargetOption,
+    app,
+    console,
+    objective_option,
+    print_json,
+    say,
+    show_help,
+)
 from tileguard.runtime.guard import ModelRejected, check_fit
 from tileguard.runtime.ranker import OnnxRanker, load_ranker
 from tileguard.runtime.selector import load_champion
@@ -101,9 +112,11 @@ def evaluate_command(
     hardware: HardwareOption = None,
     model: Annotated[str, typer.Option(help="champion (the shipped one), a model's folder, or none.")] = "champion",
     top_k: Annotated[str, typer.Option(help="Numbers of tiles the model may add, comma-separated.")] = "4,8,12",
+    calls: CallsOption = None,
     as_json: Json = False,
 ) -> None:
     """Judge every selector on dense measurements: loss tiers against the dense best, tiles compiled, superset checks."""
+    from .amortised import under
     from .corpus import read_corpora
     from .evaluate import evaluate
     from .pipeline import champion_model
@@ -111,6 +124,8 @@ def evaluate_command(
 
     corpus = read_corpora(corpora, hardware=hardware)
     spec = corpus_hardware(corpus, hardware)
+    objective = objective_option(calls)
+    corpus = under(corpus, [objective.calls])
     ranker = load_model(model, spec) if model != "none" else None
     evaluation = evaluate(
         corpus, spec, champion_model(ranker, spec) if ranker is not None else None, ks=parse_ks(top_k)
@@ -119,7 +134,8 @@ def evaluate_command(
     if as_json:
         print_json({"version": JSON_VERSION, **evaluation.to_json(), "trained_on": seen})
         return
-    title = f"{len(corpus.sweeps)} kernels on {spec.name}; best time in the set ÷ dense best; model: {model}"
+    judged = "best time in the set" if calls is None else f"least cost in the set over {calls:g} calls"
+    title = f"{len(corpus.sweeps)} kernels on {spec.name}; {judged} ÷ dense best; model: {model}"
     console().print(selector_table(evaluation, title=title, width=console().width))
     for note in evaluation_notes(evaluation):
         say(note)
@@ -139,13 +155,13 @@ def train_command(
 ) -> None:
     """Train a ranker: cross-validate by workload family, fit, export to ONNX, verify, record in MLflow."""
     from .corpus import read_corpora
+    from .pipeline import default_config
     from .tables import evaluation_notes, selector_table
-    from .train import TrainConfig
     from .training_run import train_and_record
 
     corpus = read_corpora(corpora, hardware=hardware)
     spec = corpus_hardware(corpus, hardware)
-    config = TrainConfig(seed=seed, folds=folds)
+    config = default_config(spec, seed=seed, folds=folds)
     if rounds is not None:
         config = dataclasses.replace(config, rounds=rounds)
     command = shlex.join(["tileguard", "train", *map(str, corpora), "--out", str(out), *_flags(seed, rounds, folds)])
@@ -194,16 +210,26 @@ def collect_command(
     ] = None,
     family: Annotated[str, typer.Option(help="inductor: of kernels, reduction or matmul.")] = "reduction",
     min_log2: Annotated[
-        float, typer.Option(help="inductor: log2 of the elements that the shipped workloads reduce, at least.")
+        float | None,
+        typer.Option(help="log2 of the elements that generated workloads reduce, at least; cpu: 12 if left out."),
+    ] = None,
+    ops: Annotated[
+        str, typer.Option(help="cpu: operations of generated kernels: passes, programs, or all of both.")
+    ] = "passes",
+    compile_again: Annotated[
+        float, typer.Option(help="cpu: ms of compiling a tile that is enough; the least of up to 5 compiles counts.")
     ] = 0.0,
+    target: TargetOption = None,
 ) -> None:
     """Sweep kernels' whole lattices into a corpus. Kill it at any moment and run it again: it goes on where it was."""
     check_file("out", out)
     if device == "inductor":
+        if target is not None:
+            raise InvalidInput("target", target, "left out, for --device inductor")
         from .inductor.collect import Settings, collect_inductor, now_and_then, parse_tiles
 
         settings = Settings(
-            out, workloads, repeat, parse_tiles(tiles), count=count, budget_s=budget, seed=seed, min_log2=min_log2,
+            out, workloads, repeat, parse_tiles(tiles), count=count, budget_s=budget, seed=seed, min_log2=min_log2 or 0.0,
             family=family,
         )  # fmt: skip
         for line in collect_inductor(settings, tell=now_and_then(say)).lines():
@@ -212,20 +238,25 @@ def collect_command(
     from tileguard.runtime.devices.cpu import CpuDevice
 
     from .progress import collect_with_progress
-    from .workloads import cpu_workloads, parse_workloads
+    from .workloads import NUMEL_LOG2, OP_SETS, cpu_workloads, parse_workloads
 
     if device != "cpu":
         raise InvalidInput("device", device, "cpu or inductor")
-    if tiles != "dense" or repeat is not None or min_log2 or family != "reduction":
-        raise InvalidInput("device", device, "inductor, for --tiles, --repeat, --min-log2 and --family")
+    if tiles != "dense" or repeat is not None or family != "reduction":
+        raise InvalidInput("device", device, "inductor, for --tiles, --repeat and --family")
     chosen = (
-        parse_workloads(workloads) if workloads is not None else cpu_workloads(60 if count is None else count, seed)
-    )
-    target = CpuDevice()
+        parse_workloads(workloads)
+        if workloads is not None
+        else cpu_workloads(
+            60 if count is None else count, seed, ops=OP_SETS[checked_choice("ops", ops, tuple(OP_SETS))],
+            min_log2=NUMEL_LOG2[0] if min_log2 is None else min_log2,
+        )
+    )  # fmt: skip
+    machine = CpuDevice(compile_again_ms=compile_again, target=target)
     try:
-        summary = collect_with_progress(chosen, target, out, budget_s=budget, console=console())
+        summary = collect_with_progress(chosen, machine, out, budget_s=budget, console=console())
     finally:
-        target.close()
+        machine.close()
     say(
         f"{summary.out}: {summary.swept} kernels swept, {summary.known} known before, {summary.left} left; "
         f"{summary.tiles_ok} tiles timed, {summary.tiles_failed} failed; {summary.seconds:.0f} s"
@@ -314,4 +345,4 @@ def parse_ks(text: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-from . import ab_cli, compare_cli, formula_cli, promote_cli  # noqa: F401  (last: their commands use what is above)
+from . import ab_cli, adapt_cli, compare_cli, formula_cli, promote_cli  # noqa: F401  (last: their commands use what is above)

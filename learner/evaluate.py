@@ -15,10 +15,12 @@ from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.choose import choose
 from tileguard.runtime.fallback import formula_tiles
+from tileguard.runtime.feature_space import FOREVER
 from tileguard.runtime.guard import Reason
 from tileguard.runtime.selector import Selector
 
 from . import baselines
+from .amortised import calls_of
 from .baselines import Candidates, measured
 from .corpus import Corpus, KernelSweep
 
@@ -33,7 +35,9 @@ CURVE_K = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
 
 
 class Scorer(Protocol):
-    def score(self, kernel: ReductionKernel, tiles: Sequence[ReductionTile]) -> npt.NDArray[np.float64]:
+    def score(
+        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = FOREVER
+    ) -> npt.NDArray[np.float64]:
         """float64[n], higher is better."""
 
 
@@ -142,7 +146,7 @@ def evaluate(
             for i, sweep in enumerate(sweeps):
                 host = tuple(sweep.tiles[j] for j in sweep.host_default)
                 space = [sweep.tiles[j] for j in sweep.measured]
-                result = model.selector_of(i, k).select(sweep.kernel, host, space=space)
+                result = model.selector_of(i, k).select(sweep.kernel, host, space=space, calls=calls_of(sweep))
                 verdicts[result.verdict.reason] = verdicts.get(result.verdict.reason, 0) + 1
                 lengths.append(len(result.tiles))
                 unions.append(only_measured(sweep, measured(sweep, result.tiles)))
@@ -180,7 +184,8 @@ def model_orders(corpus: Corpus, model: Model, k: int) -> list[Candidates]:
     orders = []
     for i, sweep in enumerate(corpus.sweeps):
         space = [sweep.tiles[j] for j in sweep.measured]
-        picked = choose(model.scorer_of(i).score(sweep.kernel, space), space, k, diversity=model.diversity)
+        scores = model.scorer_of(i).score(sweep.kernel, space, calls_of(sweep))
+        picked = choose(scores, space, k, diversity=model.diversity)
         orders.append(tuple(sweep.measured[j] for j in picked))
     return orders
 

@@ -21,8 +21,10 @@ from .corpus import KernelSweep
 from .evaluate import LOSSLESS
 from .formula_cover import Class, cover, offset_pool
 from .formula_facts import FEW, Facts, FloatArray, Line, least_squares, rfc_constants
+from .lane_cover import fit_lanes
 
-DEFAULT_TILES = 16.0
+DEFAULT_TILES, CPU_TILES = 16.0, 12.0
+"""Mean tiles a kernel on hardware with warps to choose, and on a CPU, whose lattices are a quarter as large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class FitConfig:
         if not 1.0 <= self.tiles <= 1000.0:
             raise InvalidInput("tiles", self.tiles, "1 to 1000 tiles a kernel")
         checked_int("folds", self.folds, minimum=2)
+
+
+def fit_config(hardware: HardwareSpec) -> FitConfig:
+    """The default for a hardware."""
+    return FitConfig(CPU_TILES if hardware.kind == "cpu" else DEFAULT_TILES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +77,16 @@ def class_name(inner: bool, persistent: bool) -> str:
 
 
 def fit_formula(sweeps: Sequence[KernelSweep], hardware: HardwareSpec, config: FitConfig) -> FormulaFit:
-    """Fit to `sweeps`. A class of fewer than 20 kernels gets no rule: the RFC's form stands there.
+    """Fit to `sweeps`. A class of fewer than 20 kernels gets no rule: the RFC's form stands there. A CPU's rules are
+    LaneRules (lane_cover.py), for every objective.
 
     Raises InvalidInput where the corpus has fewer than 20 kernels.
     """
     if len(sweeps) < FEW:
         raise InvalidInput("corpus", f"{len(sweeps)} kernels", f"at least {FEW} kernels to fit a formula to")
     params, facts = rfc_constants(sweeps, hardware)
+    if hardware.kind == "cpu":
+        return FormulaFit(replace(params, lanes=fit_lanes(sweeps, tiles=config.tiles)), facts, ())
     fits: dict[tuple[bool, bool], ClassFit] = {}
     classes: dict[tuple[bool, bool], Class] = {}
     for persistent in (False, True):

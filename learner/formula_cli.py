@@ -19,7 +19,9 @@ def fit_formula_command(
     hardware: Annotated[
         str | None, typer.Option("--hardware", help="What it was measured on; a Parquet corpus says it itself.")
     ] = None,
-    tiles: Annotated[float, typer.Option(help="Mean tiles a kernel, warps included.")] = 16.0,
+    tiles: Annotated[
+        float | None, typer.Option(help="Mean tiles a kernel, warps included; 16 if left out, on a CPU 12.")
+    ] = None,
     folds: Annotated[int, typer.Option(help="Folds of workload families, to judge by.")] = 5,
     store: Annotated[
         str | None, typer.Option("--store", help="Record it in MLflow: a folder (SQLite inside) or a tracking URI.")
@@ -31,14 +33,15 @@ def fit_formula_command(
 
     from .cli import check_folder, corpus_hardware
     from .corpus import read_corpora
-    from .fit_formula import FitConfig, fit_formula
+    from .fit_formula import FitConfig, fit_config, fit_formula
     from .formula_judge import FORMULA, RFC, RFC_REFITTED, judge_held_out
     from .formula_report import formula_facts, formula_report
     from .tables import selector_table
 
-    config = FitConfig(tiles=tiles, folds=folds)
     corpus = read_corpora(corpora, hardware=hardware)
     spec = corpus_hardware(corpus, hardware)
+    tiles = fit_config(spec).tiles if tiles is None else tiles
+    config = FitConfig(tiles=tiles, folds=folds)
     check_folder("out", out)
     started = time.perf_counter()
     judged = judge_held_out(corpus, spec, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from tileguard.features.anchor import ASCEND_910B3, COEFFICIENTS, FormulaParams
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.tiles import ReductionTile
+from tileguard.runtime.devices.cpu import PROGRAM_OPS
 from tileguard.runtime.fallback import formula_tiles
 
 from . import baselines
@@ -27,6 +29,8 @@ DENSE = 70
 """More measured tiles than this make a sweep dense: no capped sweep has as many."""
 
 PERTURBATIONS = (0.5, 1.5)
+EXTENTS, STEPS = ("bytes_log2", "beside_log2"), (0.5, 2.0)
+"""What is perturbed of a LaneRule."""
 
 TilesOf = Callable[[KernelSweep, FormulaParams], tuple[ReductionTile, ...]]
 
@@ -81,7 +85,9 @@ def judge(corpus: Corpus, hardware: HardwareSpec, params_of: Sequence[FormulaPar
     sizes = {name: tuple(map(len, found)) for name, found in sets.items()}
     proposals: dict[str, Callable[[KernelSweep, FormulaParams], tuple[ReductionTile, ...]]] = {
         RFC: lambda sweep, params: formula_tiles(sweep.kernel, hardware, params=ASCEND_910B3),
-        RFC_REFITTED: lambda sweep, params: formula_tiles(sweep.kernel, hardware, params=replace(params, rules=())),
+        RFC_REFITTED: lambda sweep, params: formula_tiles(
+            sweep.kernel, hardware, params=replace(params, rules=(), lanes=())
+        ),
         FORMULA: lambda sweep, params: formula_tiles(sweep.kernel, hardware, params=params),
     }
     for name, propose in proposals.items():
@@ -94,11 +100,14 @@ def judge(corpus: Corpus, hardware: HardwareSpec, params_of: Sequence[FormulaPar
 
 
 def perturb(corpus: Corpus, hardware: HardwareSpec, params_of: Sequence[FormulaParams]) -> tuple[Perturbed, ...]:
-    """Each coefficient times 0.5 and times 1.5, one at a time, in every rule at once; the offsets stay."""
+    """Each coefficient times 0.5 and times 1.5, one at a time, in every rule at once; the offsets stay. Of a CPU's rules,
+    both extents of every tile halved and doubled."""
+    of_cpu = any(params.lanes for params in params_of)
     found = []
-    for name in COEFFICIENTS:
-        for factor in PERTURBATIONS:
-            changed = {id(params): _scaled(params, name, factor) for params in params_of}
+    for name in EXTENTS if of_cpu else COEFFICIENTS:
+        for factor in STEPS if of_cpu else PERTURBATIONS:
+            change = _moved if of_cpu else _scaled
+            changed = {id(params): change(params, name, factor) for params in params_of}
             slowdown, sizes = [], []
             for sweep, params in zip(corpus.sweeps, params_of, strict=True):
                 tiles = formula_tiles(sweep.kernel, hardware, params=changed[id(params)])
@@ -113,7 +122,9 @@ def by_class(evaluation: Evaluation, selector: str = FORMULA) -> dict[str, dict[
     """The summary of one selector per class of kernels, with the number of kernels."""
     groups: dict[str, list[int]] = {}
     for i, sweep in enumerate(evaluation.corpus.sweeps):
-        groups.setdefault(class_name(sweep.kernel.inner, sweep.kernel.persistent), []).append(i)
+        kernel = sweep.kernel
+        name = class_name(kernel.inner, kernel.persistent)
+        groups.setdefault(f"program, {name}" if kernel.op in PROGRAM_OPS else name, []).append(i)
     return {
         name: {"kernels": len(where), **evaluation.summary(selector, where)} for name, where in sorted(groups.items())
     }
@@ -133,6 +144,17 @@ def absent(evaluation: Evaluation, selector: str = FORMULA) -> float:
 def _scaled(params: FormulaParams, coefficient: str, factor: float) -> FormulaParams:
     rules = tuple(replace(rule, **{coefficient: getattr(rule, coefficient) * factor}) for rule in params.rules)
     return replace(params, rules=rules)
+
+
+def _moved(params: FormulaParams, extent: str, factor: float) -> FormulaParams:
+    step = round(math.log2(factor))
+    lanes = tuple(
+        replace(
+            rule, tiles=tuple(t._replace(**{extent: max(getattr(t, extent) + step, 0)}) for t in rule.tiles)
+        )
+        for rule in params.lanes
+    )  # fmt: skip
+    return replace(params, lanes=lanes)
 
 
 def same_kernels(corpus: Corpus, hardware: HardwareSpec, fit: FormulaFit) -> Evaluation:

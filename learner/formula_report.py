@@ -9,12 +9,14 @@ import numpy as np
 
 from tileguard.features.anchor import ASCEND_910B3
 from tileguard.features.hardware import HardwareSpec
+from tileguard.features.lanes import LaneRule
 
 from .evaluate import Evaluation
 from .fit_formula import ClassFit, FitConfig, FormulaFit
 from .formula_facts import Gap, Line
 from .formula_judge import (
     DENSE,
+    EXTENTS,
     FORMULA,
     RFC,
     RFC_REFITTED,
@@ -72,8 +74,8 @@ def formula_report(fit: FormulaFit, facts: dict[str, Any]) -> str:
             "for. Held out: every kernel is judged by a formula fitted without its workload family. Slowdown is the best "
             "time in the set ÷ the best of the sweep."
         ),
-        _quality(facts), _regimes(fit), _products(fit), *(_class(one) for one in fit.classes), _perturbed(facts),
-        _limits(facts),
+        _quality(facts), _regimes(fit), _products(fit), *(_class(one) for one in fit.classes),
+        *(_lanes(rule) for rule in fit.params.lanes), _perturbed(facts), _limits(facts),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
@@ -153,6 +155,19 @@ def _class(one: ClassFit) -> str:
     )
 
 
+def _lanes(rule: LaneRule) -> str:
+    kind = "Tile programs" if rule.program else "Operations of passes"
+    rows = [
+        [str(place), str(1 << tile.bytes_log2), str(1 << tile.beside_log2), tile.lowering or "(the device's first)"]
+        for place, tile in enumerate(rule.tiles, start=1)
+    ]
+    return (
+        f"## {kind}, the {'reduced' if rule.inner else 'other'} axis contiguous: {len(rows)} tiles\n\n"
+        + _table(["", "bytes of a vector", "side by side", "lowering"], rows)
+        + "\n\nWhere the kernel's lattice has no such tile, the largest that exceeds it in neither."
+    )
+
+
 def _elements(one: ClassFit) -> str:
     """Elements a warp at two sizes: the RFC has 128 at every size."""
     start, slope = one.rule.warp_intercept, one.rule.warp_slope
@@ -165,10 +180,12 @@ def _perturbed(facts: dict[str, Any]) -> str:
         [p["coefficient"], f"× {p['factor']:g}", _percent(p["lossless"]), _percent(p["severe"]), f"{p['n_pred']:.1f}"]
         for p in facts["perturbed"]
     ]
+    table = _table(["coefficient", "factor", "≤ 5 %", "> 30 %", "tiles"], rows)
+    if facts["perturbed"][0]["coefficient"] in EXTENTS:
+        return f"## Perturbation: one extent of every tile halved or doubled, held out\n\n{table}"
     return (
-        "## Perturbation: one coefficient ±50 % in every class at once, held out\n\n"
-        + _table(["coefficient", "factor", "≤ 5 %", "> 30 %", "tiles"], rows)
-        + "\n\nThe offsets stay as they were found. The RFC's own formula kept 86–90 % of its 95 %."
+        f"## Perturbation: one coefficient ±50 % in every class at once, held out\n\n{table}"
+        "\n\nThe offsets stay as they were found. The RFC's own formula kept 86–90 % of its 95 %."
     )
 
 

@@ -6,8 +6,8 @@ import hashlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,22 +18,24 @@ from tileguard import __version__
 from tileguard.features.anchor import ASCEND_910B3, FormulaParams
 from tileguard.features.errors import TileguardError
 from tileguard.features.hardware import HardwareSpec
-from tileguard.features.reduction import REDUCTION_SCHEMA
-from tileguard.runtime.formula import FITTED
+from tileguard.runtime.feature_space import feature_space
+from tileguard.runtime.formula import fitted
 from tileguard.runtime.guard import GuardPolicy
 from tileguard.runtime.manifest import Manifest
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE, OnnxRanker
 from tileguard.runtime.selector import Selector
 
+from .amortised import JUDGED_CALLS, TRAINED_CALLS, under
 from .calibrate import calibration
 from .card import CARD_FILE, model_card
 from .corpus import Corpus
 from .evaluate import Evaluation, Model, by_family, by_regime, curve, evaluate
 from .export import check_parity, export_onnx, parity_rows
-from .fit_formula import FitConfig, fit_formula
+from .fit_formula import fit_config, fit_formula
 from .formula_facts import FEW
 from .train import (
     BoosterRanker,
+    FloatArray,
     Fold,
     TrainConfig,
     cross_validate,
@@ -41,6 +43,7 @@ from .train import (
     feature_ranges,
     fit,
     library_versions,
+    training_corpus,
 )
 
 EVALUATED_K = (1, 4, 8, 12)
@@ -56,12 +59,23 @@ class ParityError(TileguardError):
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Cross-validation over families: the folds, every kernel judged by the fold that did not see it, the curve."""
+    """Cross-validation over families: the folds, every kernel judged by the fold that did not see it, the curve.
+
+    by_calls: the same judged by T_compile + N · T_run, for a ranker that was trained on numbers of calls.
+    """
 
     folds: tuple[Fold, ...]
     evaluation: Evaluation
     model: Model
+    by_calls: Mapping[float, Evaluation]
     curve: dict[int, np.ndarray[Any, np.dtype[np.float64]]]
+
+
+def default_config(hardware: HardwareSpec, **changes: Any) -> TrainConfig:
+    """TrainConfig for a hardware: where its features know the number of calls, one ranker learns every objective, in
+    twice as many trees, each half as bold."""
+    known: dict[str, Any] = {"calls": TRAINED_CALLS, "rounds": 120, "learning_rate": 0.08}
+    return TrainConfig(**{**(known if feature_space(hardware).knows_calls else {}), **changes})
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,43 +109,64 @@ def train_model(
     held_out = judge_held_out(corpus, hardware, config)
     on_step("fitting on every family")
     everything = range(len(corpus.sweeps))
-    matrices = design_matrix(corpus, hardware, everything)
+    schema = feature_space(hardware).schema
+    learned = training_corpus(corpus, everything, config)
+    matrices = design_matrix(learned, hardware, range(len(learned.sweeps)))
     booster = fit(corpus, hardware, everything, config)
     on_step("exporting to ONNX and comparing every score")
-    onnx = export_onnx(booster, n_features=len(REDUCTION_SCHEMA.names))
-    parity = check_parity(
-        booster, onnx, parity_rows(booster, np.vstack(matrices), n=config.rounds * config.num_leaves, seed=config.seed)
-    )
+    onnx, rows = exported(booster, matrices, hardware, config)
+    metrics = {"held_out": held_out_metrics(held_out), "parity": {"rows": rows, "unequal": 0}}
+    manifest = full_manifest(
+        corpus, hardware, config, onnx=onnx, ranges=feature_ranges(matrices, schema.names), command=command,
+        metrics=metrics, calibrated=calibration(held_out.curve),
+    )  # fmt: skip
+    return Trained(config, held_out, booster, onnx, manifest, model_card(manifest), time.perf_counter() - started)
+
+
+def exported(
+    booster: Any, matrices: Sequence[FloatArray], hardware: HardwareSpec, config: TrainConfig
+) -> tuple[bytes, int]:
+    """The booster as ONNX, and on how many rows it scored bit-equal: those of training, random ones, and some that sit on
+    thresholds. Raises ParityError where any differs."""
+    onnx = export_onnx(booster, n_features=len(feature_space(hardware).schema.names))
+    rows = parity_rows(booster, np.vstack(matrices), n=config.rounds * config.num_leaves, seed=config.seed)
+    parity = check_parity(booster, onnx, rows)
     if not parity.equal:
         raise ParityError(f"{parity.unequal_rows} of {parity.rows} rows differ, by {parity.max_abs_difference} at most")
-    manifest = Manifest(
-        family="reduction",
-        hardware=hardware.name,
-        schema_version=REDUCTION_SCHEMA.version,
-        schema_digest=REDUCTION_SCHEMA.digest,
-        feature_names=REDUCTION_SCHEMA.names,
-        ranges=feature_ranges(matrices),
+    return onnx, parity.rows
+
+
+def full_manifest(
+    corpus: Corpus,
+    hardware: HardwareSpec,
+    config: TrainConfig,
+    *,
+    onnx: bytes,
+    ranges: dict[str, tuple[float, float]],
+    command: str,
+    metrics: Mapping[str, Any],
+    calibrated: tuple[dict[str, Any], ...],
+) -> Manifest:
+    """The manifest of a model that was trained on `corpus` for `hardware`."""
+    return replace(
+        bare_manifest(ranges, hardware, config),
         onnx_sha256=hashlib.sha256(onnx).hexdigest(),
-        diversity=config.diversity,
         corpora=dict(corpus.files),
         command=command,
-        seed=config.seed,
-        parameters=config.asdict(),
         libraries=library_versions(),
-        metrics={"held_out": held_out_metrics(held_out), "parity": {"rows": parity.rows, "unequal": 0}},
-        calibration=calibration(held_out.curve),
+        metrics=metrics,
+        calibration=calibrated,
         families=tuple(sorted(set(corpus.families))),
-        mlflow_run_id=None,
         created=datetime.now(UTC).strftime("%Y-%m-%d"),
-        tileguard_version=__version__,
     )
-    return Trained(config, held_out, booster, onnx, manifest, model_card(manifest), time.perf_counter() - started)
 
 
 def judge_held_out(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) -> HeldOut:
     """Cross-validate and evaluate every kernel by the model of the fold that held its family out."""
     folds, model = held_out_model(corpus, hardware, config)
-    return HeldOut(folds, evaluate(corpus, hardware, model, ks=EVALUATED_K), model, curve(corpus, model))
+    judged = JUDGED_CALLS if config.calls else ()
+    by_calls = {calls: evaluate(under(corpus, [calls]), hardware, model, ks=EVALUATED_K) for calls in judged}
+    return HeldOut(folds, evaluate(corpus, hardware, model, ks=EVALUATED_K), model, by_calls, curve(corpus, model))
 
 
 def held_out_model(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) -> tuple[tuple[Fold, ...], Model]:
@@ -157,11 +192,12 @@ def held_out_model(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) 
 def formula_without(corpus: Corpus, hardware: HardwareSpec, train: Sequence[int]) -> FormulaParams | None:
     """The formula that a fold may use: where the shipped one was fitted to measurements of this hardware, it has seen the
     families held out too, and one fitted to the training families alone stands in (with too few kernels the RFC's)."""
-    if hardware.name not in FITTED or not FITTED[hardware.name].rules:
+    shipped = fitted(hardware)
+    if not (shipped.rules or shipped.lanes):
         return None
     if len(train) < FEW:
         return ASCEND_910B3
-    return fit_formula([corpus.sweeps[i] for i in train], hardware, FitConfig()).params
+    return fit_formula([corpus.sweeps[i] for i in train], hardware, fit_config(hardware)).params
 
 
 def fit_ranker(
@@ -176,15 +212,18 @@ def booster_ranker(
     booster: Any, corpus: Corpus, hardware: HardwareSpec, config: TrainConfig, indices: Sequence[int]
 ) -> BoosterRanker:
     """A booster with a manifest whose ranges are those of the sweeps that it was trained on."""
-    ranges = feature_ranges(design_matrix(corpus, hardware, indices))
+    learned = training_corpus(corpus, indices, config)
+    matrices = design_matrix(learned, hardware, range(len(learned.sweeps)))
+    ranges = feature_ranges(matrices, feature_space(hardware).schema.names)
     return BoosterRanker(booster, hardware, bare_manifest(ranges, hardware, config))
 
 
 def bare_manifest(ranges: dict[str, tuple[float, float]], hardware: HardwareSpec, config: TrainConfig) -> Manifest:
     """What the guard needs to know of a model, without what only a shipped one has (digests, metrics, calibration)."""
+    schema = feature_space(hardware).schema
     return Manifest(
-        family="reduction", hardware=hardware.name, schema_version=REDUCTION_SCHEMA.version,
-        schema_digest=REDUCTION_SCHEMA.digest, feature_names=REDUCTION_SCHEMA.names, ranges=ranges, onnx_sha256="",
+        family="reduction", hardware=hardware.name, schema_version=schema.version,
+        schema_digest=schema.digest, feature_names=schema.names, ranges=ranges, onnx_sha256="",
         diversity=config.diversity, corpora={}, command="", seed=config.seed, parameters=config.asdict(), libraries={},
         metrics={}, calibration=(), mlflow_run_id=None, created="", tileguard_version=__version__,
     )  # fmt: skip
@@ -201,6 +240,7 @@ def held_out_metrics(held_out: HeldOut) -> dict[str, Any]:
         "folds": len(held_out.folds),
         "by_regime": by_regime(evaluation, "model@8"),
         "by_family": by_family(evaluation, "model@8"),
+        "by_calls": {f"{calls:.0f}": found.to_json() for calls, found in held_out.by_calls.items()},
     }
 
 

@@ -7,6 +7,7 @@ name with `@` written `_at_`, as MLflow allows no `@` (`model@8` -> `model_at_8`
     SELECTOR/{lossless,loss_5_10,loss_10_30,severe,geomean,p5,p95,worst,time_weighted,n_pred_mean,n_pred_p95,set_mean,set_p95}
     SELECTOR/{snap1,snap2}/{hit,lossless,loss_5_10,loss_10_30,severe}
     SELECTOR/{small,mid,hole}/{lossless,severe,geomean}      by regime of rnumel; regime/{small,mid,hole}: kernels
+    SELECTOR/calls_N/{lossless,severe,geomean}               by T_compile + N · T_run; a training that knows calls
     SELECTOR/loses_to_{formula,host_default}                 model_at_K only: share over 2 % slower
     judged/…                                                 the same again of the set that the run is about
     curve/{lossless,severe,geomean}                          stepped: step = k, the number of tiles compiled
@@ -70,7 +71,8 @@ class TrainingRecord:
     """A finished training. name: of the registered model and the experiment, such as reduction-h200.
 
     evaluation: over all kernels, each judged by the fold that held its family out. curve: per k, float64[kernels]
-    slowdowns of the model's first k tiles. seconds: how long the training took. manifest: its mlflow_run_id is filled
+    slowdowns of the model's first k tiles. by_calls: judged by T_compile + N · T_run instead. seconds: how long the
+    training took. manifest: its mlflow_run_id is filled
     in when logged.
     """
 
@@ -84,6 +86,7 @@ class TrainingRecord:
     manifest: Manifest
     card: str
     seconds: float
+    by_calls: Mapping[float, Evaluation] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,16 @@ def evaluation_metrics(evaluation: Evaluation, judged: str) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
+def calls_metrics(by_calls: Mapping[float, Evaluation]) -> dict[str, float]:
+    """A training's metrics where compiling counts, by the names that this module documents."""
+    return {
+        f"{metric_name(selector)}/calls_{calls:.0f}/{key}": float(evaluation.summary(selector)[key])
+        for calls, evaluation in by_calls.items()
+        for selector in evaluation.sets
+        for key in ("lossless", "severe", "geomean")
+    }
+
+
 def curve_points(curve: Mapping[int, npt.NDArray[np.float64]]) -> dict[int, dict[str, float]]:
     """k -> {lossless, severe, geomean} of float64[kernels] slowdowns."""
     points = {}
@@ -276,7 +289,7 @@ def _training_run(record: TrainingRecord) -> _Run:
         kind=TRAINING, name=f"{record.name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}", experiment=record.name,
         evaluation=record.evaluation, hardware=manifest.hardware, corpora=manifest.corpora, params=params,
         curve=record.curve, judged=judged_of(record.evaluation), folds=record.folds, figures=record.figures, tags=tags,
-        command=manifest.command, seconds=record.seconds,
+        command=manifest.command, seconds=record.seconds, metrics=calls_metrics(record.by_calls),
     )  # fmt: skip
 
 

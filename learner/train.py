@@ -13,12 +13,16 @@ import numpy.typing as npt
 from tileguard.features.errors import InvalidInput, checked_choice
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
-from tileguard.features.reduction import REDUCTION_SCHEMA, reduction_features
+from tileguard.features.reduction import REDUCTION_SCHEMA
 from tileguard.features.tiles import ReductionTile
+from tileguard.runtime.devices.cpu.features import CPU_SCHEMA
+from tileguard.runtime.feature_space import FOREVER, feature_space
 from tileguard.runtime.manifest import Manifest
+from tileguard.runtime.objective import AmortisedTime
 from tileguard.runtime.optional import require
 
-from .corpus import Corpus
+from .amortised import calls_of, under
+from .corpus import Corpus, KernelSweep
 from .labels import LABEL_GAIN, log_speed, relevance
 
 FloatArray = npt.NDArray[np.float64]
@@ -32,7 +36,8 @@ class TrainConfig:
 
     objective: lambdarank, rank_xendcg, or regression of the slowdown's logarithm. `diversity` is not LightGBM's: it is
     how the k tiles are picked (runtime/choose.py). without: features that the model may not use. fold_seed: shuffles
-    families before they are dealt to folds; None deals the largest first. Raises InvalidInput naming the field.
+    families before they are dealt to folds; None deals the largest first. calls: numbers of calls to rank for beside run
+    time, where the hardware's features know them. Raises InvalidInput naming the field.
     """
 
     rounds: int = 60
@@ -48,6 +53,7 @@ class TrainConfig:
     folds: int = 5
     fold_seed: int | None = None
     without: tuple[str, ...] = ()
+    calls: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name, low in (("rounds", 1), ("num_leaves", 2), ("min_data_in_leaf", 1), ("folds", 2), ("seed", 0)):
@@ -55,7 +61,9 @@ class TrainConfig:
                 raise InvalidInput(name, getattr(self, name), f"an integer >= {low}")
         checked_choice("objective", self.objective, OBJECTIVES)
         for name in self.without:
-            checked_choice("without", name, REDUCTION_SCHEMA.names)
+            checked_choice("without", name, (*REDUCTION_SCHEMA.names, *CPU_SCHEMA.names))
+        for calls in self.calls:
+            AmortisedTime(calls)
 
     def lightgbm(self) -> dict[str, Any]:
         """The parameters as LightGBM takes them; deterministic for any number of threads."""
@@ -81,9 +89,9 @@ class BoosterRanker:
     hardware: HardwareSpec
     manifest: Manifest
 
-    def score(self, kernel: ReductionKernel, tiles: Sequence[ReductionTile]) -> FloatArray:
+    def score(self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = FOREVER) -> FloatArray:
         """float64[n], higher is better. One thread: LightGBM's pool does not survive a fork."""
-        features = reduction_features(kernel, tiles, self.hardware)
+        features = feature_space(self.hardware).rows(kernel, tiles, calls)
         return np.asarray(self.booster.predict(features, num_threads=1), dtype=np.float64)
 
 
@@ -100,20 +108,47 @@ class Fold:
 
 def design_matrix(corpus: Corpus, hardware: HardwareSpec, indices: Iterable[int]) -> list[FloatArray]:
     """One float64[n_tiles, d] a sweep, in the order of `indices`."""
-    return [reduction_features(corpus.sweeps[i].kernel, corpus.sweeps[i].tiles, hardware) for i in indices]
+    rows = feature_space(hardware).rows
+    return [rows(sweep.kernel, sweep.tiles, calls_of(sweep)) for sweep in (corpus.sweeps[i] for i in indices)]
 
 
-def fit(corpus: Corpus, hardware: HardwareSpec, indices: Sequence[int], config: TrainConfig) -> Any:
-    """A LightGBM Booster trained on the sweeps at `indices`; each kernel is one ranking group."""
+def training_corpus(corpus: Corpus, indices: Iterable[int], config: TrainConfig) -> Corpus:
+    """What `fit` learns from: the sweeps at `indices` under run time and each of the config's calls."""
+    return under(corpus, (FOREVER, *config.calls), indices)
+
+
+def fit(
+    corpus: Corpus,
+    hardware: HardwareSpec,
+    indices: Sequence[int],
+    config: TrainConfig,
+    weights: Sequence[float] | None = None,
+) -> Any:
+    """A LightGBM Booster trained on the sweeps at `indices`; each kernel under each objective is one ranking group.
+    weights: of each sweep of the corpus; left out, all count alike."""
+    sweeps = training_corpus(corpus, indices, config)
+    matrices = design_matrix(sweeps, hardware, range(len(sweeps.sweeps)))
+    of_sweep = None if weights is None else [weights[i] for i in indices] * (1 + len(config.calls))
+    return fit_rows(sweeps.sweeps, matrices, hardware, config, of_sweep)
+
+
+def fit_rows(
+    sweeps: Sequence[KernelSweep],
+    matrices: Sequence[FloatArray],
+    hardware: HardwareSpec,
+    config: TrainConfig,
+    weights: Sequence[float] | None = None,
+) -> Any:
+    """A LightGBM Booster from sweeps, each under its own calls, and their rows of `design_matrix`."""
     lightgbm = require("lightgbm")
-    matrices = design_matrix(corpus, hardware, indices)
+    names = feature_space(hardware).schema.names
     label = log_speed if config.objective == "regression" else relevance
-    labels = np.concatenate([label(corpus.sweeps[i].slowdown) for i in indices])
+    labels = np.concatenate([label(sweep.slowdown) for sweep in sweeps])
     stacked = np.vstack(matrices)
-    stacked[:, [REDUCTION_SCHEMA.names.index(name) for name in config.without]] = 0.0  # a constant is never split on
-    data = lightgbm.Dataset(
-        stacked, labels, group=[len(m) for m in matrices], feature_name=list(REDUCTION_SCHEMA.names)
-    )
+    stacked[:, [names.index(name) for name in config.without]] = 0.0  # a constant is never split on
+    sizes = [len(m) for m in matrices]
+    per_row = None if weights is None else np.repeat(np.asarray(weights, dtype=np.float64), sizes)
+    data = lightgbm.Dataset(stacked, labels, weight=per_row, group=sizes, feature_name=list(names))
     return lightgbm.train(config.lightgbm(), data, config.rounds)
 
 
@@ -141,11 +176,11 @@ def cross_validate(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) 
     ]  # fmt: skip
 
 
-def feature_ranges(matrices: Sequence[FloatArray]) -> dict[str, tuple[float, float]]:
-    """Least and greatest value of each feature over the training rows."""
+def feature_ranges(matrices: Sequence[FloatArray], names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Least and greatest value of each of the features `names` over the training rows."""
     low = np.min([m.min(axis=0) for m in matrices], axis=0)
     high = np.max([m.max(axis=0) for m in matrices], axis=0)
-    return {n: (float(a), float(b)) for n, a, b in zip(REDUCTION_SCHEMA.names, low, high, strict=True)}
+    return {n: (float(a), float(b)) for n, a, b in zip(names, low, high, strict=True)}
 
 
 def library_versions() -> dict[str, str]:

@@ -67,7 +67,7 @@ def train_and_record(
     record = TrainingRecord(
         name=f"reduction-{hardware.name}", config=config, evaluation=trained.held_out.evaluation,
         folds=trained.held_out.folds, curve=trained.held_out.curve, figures=figures, onnx=trained.onnx,
-        manifest=trained.manifest, card=trained.card, seconds=trained.seconds,
+        manifest=trained.manifest, card=trained.card, seconds=trained.seconds, by_calls=trained.held_out.by_calls,
     )  # fmt: skip
     logged = log_training(target, record)
     model_dir = write_model(dataclasses.replace(trained, manifest=logged.manifest), out / "model")

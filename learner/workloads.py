@@ -13,13 +13,19 @@ from typing import Any
 from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.pow2 import is_pow2
-from tileguard.runtime.devices.cpu import CPU_DTYPES, OPS, cpu_kernel
+from tileguard.runtime.devices.cpu import CPU_DTYPES, OPS, PROGRAM_OPS, cpu_kernel
 
 NUMEL_LOG2 = (12.0, 22.0)
 """Range of log2 of the element count of drawn kernels: 4 Ki to 4 Mi, where a whole lattice is swept in seconds."""
 
+OP_SETS = {"passes": tuple(OPS), "programs": tuple(PROGRAM_OPS), "all": (*OPS, *PROGRAM_OPS)}
+"""Operations to draw from, by name: those written as passes, as tile programs, or both."""
+
 MIN_AXIS = 4
 """Least rnumel, and least xnumel where x is the contiguous axis: below it there is no choice of tiles to learn."""
+
+LEAST_LOG2 = 2 * math.log2(MIN_AXIS)
+"""Below it an axis would have no choice."""
 
 FILE_FIELDS = ("op", "xnumel", "rnumel", "dtype", "inner")
 
@@ -41,21 +47,27 @@ class Workload:
 def cpu_workload(op: str, xnumel: int, rnumel: int, dtype: str, *, inner: bool = True) -> Workload:
     """The workload `op:XxR:dtype`, `:outer` where the reduced axis is not the contiguous one.
 
+    Its family is the operation, a tile program's that of what it computes: one must not be judged by the other.
     Raises InvalidInput naming the field (op, xnumel, rnumel, dtype).
     """
     kernel = cpu_kernel(op, xnumel, rnumel, dtype, inner=inner)
     name = f"{op}:{kernel.xnumel}x{kernel.rnumel}:{kernel.dtype}{'' if inner else ':outer'}"
-    return Workload(kernel, name, op)
+    family = op.removeprefix("tile_").removesuffix("_left").removesuffix("_right") if op in PROGRAM_OPS else op
+    return Workload(kernel, name, family)
 
 
-def cpu_workloads(count: int, seed: int, *, ops: Sequence[str] = tuple(OPS)) -> tuple[Workload, ...]:
+def cpu_workloads(
+    count: int, seed: int, *, ops: Sequence[str] = tuple(OPS), min_log2: float = NUMEL_LOG2[0]
+) -> tuple[Workload, ...]:
     """`count` distinct workloads, the same for the same seed; those of a smaller count are their beginning.
 
     The operations take turns; each goes through all dtypes and layouts before it repeats one. Every other kernel is
     ragged: one axis or both no power of two. Element counts and aspect ratios are log-uniform. ops: to draw from,
-    those of passes where left out; PROGRAM_OPS are the others.
+    those of passes where left out; PROGRAM_OPS are the others. min_log2: of the element counts, at least.
     """
     count = checked_int("count", count, minimum=1)
+    if not LEAST_LOG2 <= min_log2 < NUMEL_LOG2[1]:
+        raise InvalidInput("min_log2", min_log2, f"{LEAST_LOG2:g} to below {NUMEL_LOG2[1]:g}")
     draw = random.Random(checked_int("seed", seed, minimum=0))
     variants = [(dtype, inner) for dtype in CPU_DTYPES for inner in (True, False)]
     decks = {op: draw.sample(variants, len(variants)) for op in ops}
@@ -65,7 +77,7 @@ def cpu_workloads(count: int, seed: int, *, ops: Sequence[str] = tuple(OPS)) -> 
         turn, position = divmod(len(drawn), len(names))
         op = names[position]
         dtype, inner = decks[op][turn % len(variants)]
-        xnumel, rnumel = _shape(draw, ragged=len(drawn) % 2 == 1, min_x=1 if inner else MIN_AXIS)
+        xnumel, rnumel = _shape(draw, min_log2, ragged=len(drawn) % 2 == 1, min_x=1 if inner else MIN_AXIS)
         one = cpu_workload(op, xnumel, rnumel, dtype, inner=inner)
         drawn.setdefault(one.workload, one)
     return tuple(drawn.values())
@@ -129,8 +141,8 @@ REPORT_KERNELS: tuple[Workload, ...] = (
 """The Tile→XIR report's seven reductions and its control, which extracts nothing (§2)."""
 
 
-def _shape(draw: random.Random, *, ragged: bool, min_x: int) -> tuple[int, int]:
-    log_numel = draw.uniform(*NUMEL_LOG2)
+def _shape(draw: random.Random, min_log2: float, *, ragged: bool, min_x: int) -> tuple[int, int]:
+    log_numel = draw.uniform(min_log2, NUMEL_LOG2[1])
     log_x = draw.uniform(math.log2(min_x), log_numel - math.log2(MIN_AXIS))
     axes = [2 ** round(log_x), 2 ** round(log_numel - log_x)]
     if ragged:

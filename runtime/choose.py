@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from tileguard.features.tiles import ReductionTile, tile_columns
+from tileguard.features.tiles import LOWERINGS, ReductionTile, TileSpace, tile_columns
 
 LIKENESS_RANGE = 2.0
 """Doublings over which the likeness of two tiles falls to 1/e."""
 
 WARP_WEIGHT = 0.7
 """A doubled warp count is a smaller step than a doubled block size: it changes no memory access."""
+
+LOWERING_LIKENESS = math.exp(-2.0)
+"""Of one block under two lowerings: as far apart as two blocks four doublings away from each other."""
+
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 def choose(
@@ -32,32 +38,53 @@ def choose(
         return tuple(np.argsort(-scores, kind="stable")[:k].tolist())
     # A host may have told numpy to raise where a number underflows.
     with np.errstate(all="ignore"):
-        return _greedy(scores, tile_columns(tiles), k, diversity)
+        places, lowerings = _of_space(tiles) if isinstance(tiles, TileSpace) else _places(tiles)
+        return _greedy(scores, places, lowerings, k, diversity)
+
+
+def _places(tiles: Sequence[ReductionTile]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64] | None]:
+    """float64[3, n]: where tiles lie, so that likeness is e to the minus sum of differences. int64[n]: their lowerings,
+    None where no tile has one."""
+    x, r, warps, _ = tile_columns(tiles)
+    places = np.log2(np.array((x, r, np.maximum(warps, 1)), dtype=np.float64)) / LIKENESS_RANGE
+    places[2] *= WARP_WEIGHT
+    named = [0 if tile.lowering is None else 1 + LOWERINGS.index(tile.lowering) for tile in tiles]
+    return places, np.array(named) if any(named) else None
+
+
+_of_space = lru_cache(maxsize=256)(_places)
+"""Of a TileSpace, once: many kernels share one."""
 
 
 def _greedy(
-    scores: npt.NDArray[np.float64], columns: npt.NDArray[np.int64], k: int, diversity: float
+    scores: npt.NDArray[np.float64],
+    places: npt.NDArray[np.float64],
+    lowerings: npt.NDArray[np.int64] | None,
+    k: int,
+    diversity: float,
 ) -> tuple[int, ...]:
     n = len(scores)
     # Scaled first: scores may be as large as doubles get, and their squares larger.
-    scaled = scores / max(float(np.abs(scores).max()), np.finfo(np.float64).tiny)
+    scaled = scores / max(float(np.abs(scores).max()), _TINY)
     centred = scaled - scaled.sum() / n
     spread = math.sqrt(float(centred @ centred) / n)
     value = centred / spread if spread > 0 else np.zeros(n)
     # While fewer than k are chosen, one of the k best is left, and likeness takes `diversity` of it at most: what lies
     # further below the k-th is never chosen.
-    contenders = np.flatnonzero(value >= np.partition(value, n - k)[n - k] - diversity)
-    value = value[contenders]
-    x, r, warps, _ = columns[:, contenders]
-    place = np.log2(np.stack([x, r, np.maximum(warps, 1)]).astype(np.float64)) / LIKENESS_RANGE
-    place[2] *= WARP_WEIGHT
+    kth = sorted(value.tolist())[n - k]
+    contenders = (value >= kth - diversity).nonzero()[0]
+    value, places = value[contenders], places[:, contenders]
+    lowerings = None if lowerings is None else lowerings[contenders]
     nearest = np.zeros(len(contenders))
-    chosen: list[int] = []
-    pick = int(np.argmax(scores[contenders]))
-    for _ in range(k):
-        chosen.append(pick)
+    pick = int(scores[contenders].argmax())
+    chosen = [pick]
+    while len(chosen) < k:
         value[pick] = -np.inf
-        likeness = np.exp(-np.abs(place - place[:, pick : pick + 1]).sum(axis=0))
+        x, r, warps = np.abs(places - places[:, pick : pick + 1])
+        likeness = np.exp(-(x + r + warps))
+        if lowerings is not None:
+            likeness[lowerings != lowerings[pick]] *= LOWERING_LIKENESS
         np.maximum(nearest, likeness, out=nearest)
-        pick = int(np.argmax(value - diversity * nearest))
+        pick = int((value - diversity * nearest).argmax())
+        chosen.append(pick)
     return tuple(contenders[chosen].tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,15 +18,17 @@ from rich.table import Table
 
 from tileguard import __version__
 from tileguard.features.errors import InvalidInput, checked_int
-from tileguard.features.hardware import KNOWN
+from tileguard.features.hardware import KNOWN, known_hardware
 from tileguard.features.kernels import ReductionKernel
+from tileguard.features.tiles import ReductionTile
 
 from .calibration import DEFAULT_RISK, calibrated_k
-from .devices.base import OK
-from .devices.cpu import OPS
+from .devices.base import OK, Timing
+from .devices.cpu import OPS, PROGRAM_OPS, cpu_kernel
 from .doctor import diagnose
 from .hooks.records import UNTOUCHED
 from .hooks.report import read_log
+from .objective import AmortisedTime, Objective, RunTime, schedule
 from .report_cli import ORDERS, legend, ordered, report_table, summary_grid
 from .selector import DEFAULT_TOP_K, CandidateSet, Selector
 from .tuner import TuningResult, tune
@@ -57,6 +60,14 @@ Dtype = Annotated[str, typer.Option(help="Element type: fp32, bf16, fp16, fp64, 
 ModelOption = Annotated[str, typer.Option("--model", help="champion (the shipped one), a model's folder, or none.")]
 TopK = Annotated[str, typer.Option(help="Tiles that the model may add: a number, or calibrated.")]
 Risk = Annotated[float, typer.Option(help="With --top-k calibrated: share of kernels that may lose over 5 %.")]
+CallsOption = Annotated[
+    float | None,
+    typer.Option("--calls", help="Count compiling too: T_compile + N · T_run over so many calls; left out, run time."),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option("--target", help="cpu: generate code for this CPU, such as x86-64-v3, and not for the machine's own."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Outer = Annotated[bool, typer.Option("--outer", help="The reduced axis is not the contiguous one.")]
 
@@ -66,9 +77,9 @@ def select_command(
     xnumel: Xnumel,
     rnumel: Rnumel,
     dtype: Dtype = "fp32",
-    num_load: Annotated[int, typer.Option(help="Buffers read.")] = 1,
-    num_store: Annotated[int, typer.Option(help="Buffers written.")] = 1,
-    num_reduction: Annotated[int, typer.Option(help="Reductions in the kernel.")] = 1,
+    num_load: Annotated[int | None, typer.Option(help="Buffers read; left out 1, or what --op reads on a CPU.")] = None,
+    num_store: Annotated[int | None, typer.Option(help="Buffers written, likewise.")] = None,
+    num_reduction: Annotated[int | None, typer.Option(help="Reductions in the kernel, likewise.")] = None,
     outer: Outer = False,
     persistent: Annotated[bool, typer.Option(help="One block covers the reduced axis.")] = False,
     op: Annotated[str | None, typer.Option(help="Operation, for --hardware cpu: its lattice depends on it.")] = None,
@@ -76,14 +87,20 @@ def select_command(
     model: ModelOption = "champion",
     top_k: TopK = str(DEFAULT_TOP_K),
     risk: Risk = DEFAULT_RISK,
+    calls: CallsOption = None,
     as_json: Json = False,
 ) -> None:
     """The candidate set of one reduction, with who proposed each tile and what the guard says."""
-    kernel = ReductionKernel(
-        xnumel, rnumel, dtype, num_load, num_reduction, num_store, inner=not outer, persistent=persistent, op=op
-    )
+    counts = (num_load, num_reduction, num_store)
+    if known_hardware(hardware).kind == "cpu" and op is not None and counts == (None, None, None):
+        kernel = dataclasses.replace(cpu_kernel(op, xnumel, rnumel, dtype, inner=not outer), persistent=persistent)
+    else:
+        loads, reductions, stores = (1 if count is None else count for count in counts)
+        kernel = ReductionKernel(
+            xnumel, rnumel, dtype, loads, reductions, stores, inner=not outer, persistent=persistent, op=op
+        )
     selector = Selector(hardware, model=model_option(model), top_k=top_k_option(top_k), risk=risk)
-    result = selector.select(kernel)
+    result = selector.select(kernel, calls=objective_option(calls).calls)
     if as_json:
         print_json(candidate_set_json(result, selector))
         return
@@ -105,7 +122,7 @@ def select_command(
 
 @app.command("tune")
 def tune_command(
-    op: Annotated[str, typer.Option(help=", ".join(OPS))],
+    op: Annotated[str, typer.Option(help=", ".join((*OPS, *PROGRAM_OPS)))],
     xnumel: Xnumel,
     rnumel: Rnumel,
     dtype: Dtype = "fp32",
@@ -114,21 +131,29 @@ def tune_command(
     model: ModelOption = "champion",
     top_k: TopK = str(DEFAULT_TOP_K),
     risk: Risk = DEFAULT_RISK,
+    calls: CallsOption = None,
     winners: Annotated[Path | None, typer.Option(help="SQLite file that keeps winners over processes.")] = None,
+    target: TargetOption = None,
     as_json: Json = False,
 ) -> None:
-    """Tune one reduction for real: compile the candidate set, check and time every tile, keep the fastest."""
+    """Tune one reduction for real: compile the candidate set, check and time every tile, keep the best.
+
+    Best is the fastest, or with --calls what costs least to compile once and call so often.
+    """
     if device != "cpu":
         raise InvalidInput("device", device, "cpu; GPU kernels are tuned inside their compiler")
-    from .devices.cpu import CpuDevice, cpu_kernel
+    from .devices.cpu import CpuDevice
 
     kernel = cpu_kernel(op, xnumel, rnumel, dtype, inner=not outer)
-    target = CpuDevice()
+    objective = objective_option(calls)
+    machine = CpuDevice(target=target)
     try:
-        selector = Selector(target.hardware, model=model_option(model), top_k=top_k_option(top_k), risk=risk)
-        result = tune(kernel, target, selector, winners=Winners(winners) if winners is not None else None)
+        selector = Selector(machine.hardware, model=model_option(model), top_k=top_k_option(top_k), risk=risk)
+        result = tune(
+            kernel, machine, selector, objective=objective, winners=Winners(winners) if winners is not None else None
+        )
     finally:
-        target.close()
+        machine.close()
     if as_json:
         print_json(tuning_json(result))
         return
@@ -140,6 +165,10 @@ def tune_command(
         f"{result.winner.compile_ms:.0f} ms; proposed by {escape(', '.join(result.proposers))}; "
         f"model: {escape(str(result.verdict))}; {result.seconds:.1f} s"
     )
+    if calls is not None:
+        say(cost_line(result, objective))
+    if not result.from_store:
+        say(schedule_line(result))
 
 
 @app.command("report")
@@ -212,9 +241,36 @@ def tuning_json(result: TuningResult) -> dict[str, Any]:
         "verdict": {"reason": result.verdict.reason, "detail": result.verdict.detail},
         "from_store": result.from_store,
         "winner": {**dataclasses.asdict(result.winner), "proposers": list(result.proposers)},
+        "schedule": [
+            {"tile": dataclasses.asdict(tile), "from_calls": since} for tile, since in cheapest_by_calls(result)
+        ],
         "candidates": [dataclasses.asdict(c) for c in result.candidates],
         "seconds": result.seconds,
     }
+
+
+def cost_line(result: TuningResult, objective: Objective) -> str:
+    """What the winner costs under an objective that counts compiling."""
+    winner = result.winner
+    cost = objective.cost_us(Timing(winner.us, winner.us, winner.us, 0.0, 1), winner.compile_ms)
+    return (
+        f"compiled once and called {objective.calls:g} times: {cost / 1e3:.3g} ms, of which compiling "
+        f"{100 * 1e3 * winner.compile_ms / cost if cost else 100:.0f} %"
+    )
+
+
+def cheapest_by_calls(result: TuningResult) -> list[tuple[ReductionTile, float]]:
+    """The candidates that are best for some number of calls, compiling counted, and from how many on."""
+    works = [(c.tile, c.compile_ms or 0.0, c.timing.us) for c in result.candidates if c.timing is not None]
+    return [(works[i][0], since) for i, since in schedule([(ms, us) for _, ms, us in works])]
+
+
+def schedule_line(result: TuningResult) -> str:
+    """Which candidate is best from how many calls on, compiling counted."""
+    parts = [
+        f"{tile}" + (f" from {math.ceil(since):,} on" if since else "") for tile, since in cheapest_by_calls(result)
+    ]
+    return "cheapest by calls, compiling counted: " + ", ".join(parts)
 
 
 NARROW = 70
@@ -247,6 +303,11 @@ def calibration_line(entries: Sequence[Mapping[str, Any]], top_k: int, risk: flo
     if "upper" in seen:
         line += f" (at most {100 * seen['upper']:.1f} % with 95 % confidence)"
     return f"{line}; calibrated for {100 * risk:g} %: " + (f"k = {found}" if found else "no k that was looked at")
+
+
+def objective_option(calls: float | None) -> Objective:
+    """`--calls`: run time, or compiling and so many calls."""
+    return RunTime() if calls is None else AmortisedTime(calls)
 
 
 def top_k_option(text: str) -> int | str:

@@ -9,15 +9,16 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tileguard import __version__, models
 from tileguard.features.errors import TileguardError
-from tileguard.features.hardware import host_cpu, known_hardware, usable_cpus
+from tileguard.features.hardware import HardwareSpec, host_cpu, known_hardware, usable_cpus
 from tileguard.features.kernels import ReductionKernel
 
 from .guard import GuardPolicy
 from .optional import EXTRA_OF
-from .selector import Selector
+from .selector import Selector, load_champion
 
 _RUNTIME = ("numpy", "onnxruntime")
 _DISTRIBUTION = {"sklearn": "scikit-learn"}
@@ -45,10 +46,16 @@ def diagnose() -> tuple[Finding, ...]:
         _check("devices", "cpu", _cpu),
         _check("devices", "cuda", _cuda),
     ]
-    findings += [_check("models", path.name, functools.partial(_model, path.name)) for path in models.shipped()]
-    if not models.shipped():
+    return (*findings, *model_findings())
+
+
+def model_findings() -> tuple[Finding, ...]:
+    """Every shipped model, every one in the user's models folder under its path, and what this CPU gets."""
+    findings = [_check("models", path.name, functools.partial(_model, path)) for path in models.shipped()]
+    if not findings:
         findings.append(Finding("models", "(none)", False, f"no model under {models.ROOT}; the formula works without"))
-    return tuple(findings)
+    findings += [_check("models", str(path), functools.partial(_model, path)) for path in models.own()]
+    return (*findings, _check("models", f"champion of {host_cpu().name}", _own_champion))
 
 
 def _switch() -> Finding:
@@ -97,11 +104,29 @@ def _cuda() -> str:
     return str(torch.cuda.get_device_name())
 
 
-def _model(folder: str) -> str:
-    family, _, name = folder.partition("-")
-    selector = Selector(known_hardware(name), policy=GuardPolicy(range_slack=float("inf")))
-    result = selector.select(ReductionKernel(2048, 768, "fp32", 2, 1))
+def _own_champion() -> str:
+    """Where the model of this machine's CPU is from."""
+    hardware = host_cpu()
+    load_champion(hardware)
+    return str(models.model_path("reduction", hardware.name))
+
+
+def _model(path: Path) -> str:
+    family, _, name = path.name.partition("-")
+    hardware = known_hardware(name)
+    selector = Selector(hardware, model=path, policy=GuardPolicy(range_slack=float("inf")))
+    result = selector.select(_kernel(hardware))
     if not result.verdict.trusted or selector.guard.ranker is None:
         raise TileguardError(str(result.verdict))
     manifest = selector.guard.ranker.manifest
-    return f"{family} on {manifest.hardware}, made {manifest.created}, {manifest.parameters['rounds']} trees; scores"
+    trees = manifest.parameters.get("rounds", "?")
+    return f"{family} on {manifest.hardware}, made {manifest.created}, {trees} trees; scores"
+
+
+def _kernel(hardware: HardwareSpec) -> ReductionKernel:
+    """One that the hardware's device takes."""
+    if hardware.kind == "cpu":
+        from .devices.cpu import cpu_kernel
+
+        return cpu_kernel("softmax", 384, 1000, "fp32")
+    return ReductionKernel(2048, 768, "fp32", 2, 1)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tileguard.features.anchor import ASCEND_910B3, FormulaParams
+from tileguard.features.anchor import FormulaParams
+from tileguard.features.blocks import derived_warps
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.pow2 import pow2_ceil, pow2_floor
-from tileguard.features.reduction import derived_warps
 from tileguard.features.tiles import SORT_KEY, ReductionTile
 
-from .formula import FITTED, select_candidates
+from .formula import fitted, select_candidates
 from .lattice import is_legal, lattice, persistent_r0, warp_counts
 from .rules import rule_tiles
 
@@ -30,7 +30,9 @@ def formula_tiles(
     derived warp count, next_pow2(X·R0 // 128) within the hardware's limits. With `all_warps` each block gets every count
     that the lattice knows for it besides.
     """
-    params = FITTED.get(hardware.name, ASCEND_910B3) if params is None else params
+    params = fitted(hardware) if params is None else params
+    if hardware.kind == "cpu" and params.lanes and (found := _lane_tiles(params, kernel)):
+        return found
     rule = params.rule_of(kernel)
     if rule is not None and (tiles := rule_tiles(rule, kernel, hardware)):
         if not all_warps or not hardware.has_warps:
@@ -39,6 +41,13 @@ def formula_tiles(
         more = {ReductionTile(x, r, warps) for x, r in blocks for warps in warp_counts(x * r, kernel, hardware)}
         return tuple(sorted(more.union(tiles), key=SORT_KEY))
     return _rfc_tiles(kernel, hardware, params, all_warps=all_warps)
+
+
+def _lane_tiles(params: FormulaParams, kernel: ReductionKernel) -> tuple[ReductionTile, ...]:
+    from .devices.cpu.budgets import cpu_tiles
+    from .devices.cpu.lane_rule import lane_tiles
+
+    return lane_tiles(params.lanes, kernel, cpu_tiles(kernel))
 
 
 def _rfc_tiles(

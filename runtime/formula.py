@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tileguard.features.anchor import ASCEND_910B3, AnchorRule, FormulaParams, Offset, r_max, shape_anchor
 from tileguard.features.errors import MAX_COUNT, InvalidInput, checked_int
+from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import DTYPE_BYTES, canonical_dtype, checked_numel
+from tileguard.features.lanes import LaneRule, LaneTile
 from tileguard.features.pow2 import pow2_ceil, pow2_floor
+
+T = TypeVar("T")
 
 
 def select_candidates(
@@ -85,24 +90,37 @@ def parse_params(text: str) -> FormulaParams:
     except ValueError as error:
         raise InvalidInput("formula", text[:40], f"JSON ({error})") from None
     kept = _checked("formula", value, FormulaParams)
-    rules = []
-    entries = kept.pop("rules", [])
-    if not isinstance(entries, list):
-        raise InvalidInput("rules", entries, "a list")
-    for entry in entries:
-        rule = _checked("rules", entry, AnchorRule)
-        try:
-            rule["offsets"] = tuple(
-                Offset(str(anchor), int(x), int(r), int(warps)) for anchor, x, r, warps in rule["offsets"]
-            )
-            rules.append(AnchorRule(**rule))
-        except (TypeError, ValueError, KeyError) as error:
-            raise InvalidInput("rules", entry, f"an AnchorRule ({error})") from None
+    rules = _entries(kept, "rules", AnchorRule, "offsets", lambda a, x, r, w: Offset(str(a), int(x), int(r), int(w)))
+    lanes = _entries(
+        kept,
+        "lanes",
+        LaneRule,
+        "tiles",
+        lambda a, b, name: LaneTile(int(a), int(b), None if name is None else str(name)),
+    )
     lists: dict[str, Any] = {name: tuple(found) if isinstance(found, list) else found for name, found in kept.items()}
     try:
-        return FormulaParams(**lists, rules=tuple(rules))
+        return FormulaParams(**lists, rules=rules, lanes=lanes)
     except TypeError as error:
         raise InvalidInput("formula", value, f"FormulaParams ({error})") from None
+
+
+def _entries(
+    kept: dict[str, Any], field: str, kind: Callable[..., T], listed: str, entry: Callable[..., object]
+) -> tuple[T, ...]:
+    """The rules under `field`, taken out of `kept`; each has a list of tiles or offsets under `listed`."""
+    values = kept.pop(field, [])
+    if not isinstance(values, list):
+        raise InvalidInput(field, values, "a list")
+    found = []
+    for value in values:
+        rule = _checked(field, value, cast("type", kind))
+        try:
+            rule[listed] = tuple(entry(*one) for one in rule[listed])
+            found.append(kind(**rule))
+        except (TypeError, ValueError, KeyError) as error:
+            raise InvalidInput(field, value, f"a rule ({error})") from None
+    return tuple(found)
 
 
 def _checked(field: str, value: object, kind: type) -> dict[str, Any]:
@@ -114,8 +132,19 @@ def _checked(field: str, value: object, kind: type) -> dict[str, Any]:
     return dict(value)
 
 
+def _shipped(name: str) -> FormulaParams:
+    return parse_params(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
 FITTED: dict[str, FormulaParams] = {
     "ascend910b3": ASCEND_910B3,
-    "h200": parse_params(Path(__file__).with_name("formula_h200.json").read_text(encoding="utf-8")),
+    "h200": _shipped("formula_h200.json"),
+    "cpu": _shipped("formula_cpu.json"),
 }
-"""Parameters fitted to a hardware; one that is absent uses the RFC's. A file is what `tileguard fit-formula` wrote."""
+"""Parameters by hardware, or by its kind where they were fitted to one of the kind; a file is what `tileguard
+fit-formula` wrote."""
+
+
+def fitted(hardware: HardwareSpec) -> FormulaParams:
+    """The formula of a hardware: its own, its kind's, or the RFC's."""
+    return FITTED.get(hardware.name) or FITTED.get(hardware.kind) or ASCEND_910B3

@@ -20,8 +20,10 @@ import numpy.typing as npt
 from tileguard.features.errors import InvalidInput, TileguardError, checked_int
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
-from tileguard.features.reduction import KERNEL_FEATURES, kernel_features
 from tileguard.features.tiles import ReductionTile
+
+from .devices.base import CandidateError
+from .feature_space import FOREVER, FeatureSpace, feature_space
 
 if TYPE_CHECKING:
     from .manifest import Manifest
@@ -111,8 +113,10 @@ class Ranker(Protocol):
     def manifest(self) -> Manifest:
         """What it was trained on."""
 
-    def score(self, kernel: ReductionKernel, tiles: Sequence[ReductionTile]) -> npt.NDArray[np.float64]:
-        """float64[n]."""
+    def score(
+        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = FOREVER
+    ) -> npt.NDArray[np.float64]:
+        """float64[n]. calls: over which compiling is shared; infinite where run time alone counts."""
 
 
 class Guard:
@@ -123,6 +127,7 @@ class Guard:
     ) -> None:
         self._load = load
         self._hardware = hardware
+        self._space = feature_space(hardware)
         self.policy = policy or GuardPolicy()
         self._deadline = _Deadline()
         self._lock = threading.Lock()
@@ -139,12 +144,12 @@ class Guard:
         return self._ranker
 
     def ask(
-        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile]
+        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = FOREVER
     ) -> tuple[Verdict, npt.NDArray[np.float64] | None]:
         """The verdict, and the scores float64[n] where the model could be asked: with trust, and with out_of_range,
-        where they are a guess among others."""
+        where they are a guess among others. calls: as Ranker.score."""
         try:
-            verdict, scores = self._ask(kernel, tiles)
+            verdict, scores = self._ask(kernel, tiles, calls)
         except Exception as error:
             verdict, scores = Verdict(Reason.SCORER_ERROR, f"{type(error).__name__}: {error}"), None
         self._count(verdict)
@@ -158,7 +163,7 @@ class Guard:
             logger.warning("tileguard falls back to the formula and the host's own list: %s", verdict)
 
     def _ask(
-        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile]
+        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float
     ) -> tuple[Verdict, npt.NDArray[np.float64] | None]:
         if not self.policy.enabled or os.environ.get("TILEGUARD") == "0":
             return Verdict(Reason.DISABLED), None
@@ -170,7 +175,7 @@ class Guard:
         if self._overruns >= self.policy.max_overruns:
             return Verdict(Reason.OVER_BUDGET, f"{self._overruns} overruns; the model is left alone"), None
         try:
-            scores = self._scored(ranker, kernel, tiles)
+            scores = self._scored(ranker, kernel, tiles, calls)
         except _Missed:
             self._overruns += 1
             return Verdict(Reason.OVER_BUDGET, f"scoring took over {self.policy.score_budget_s} s"), None
@@ -181,11 +186,14 @@ class Guard:
             return Verdict(Reason.SCORER_ERROR, f"{scores.shape} scores for {len(tiles)} tiles"), None
         if not np.isfinite(scores).all():
             return Verdict(Reason.NON_FINITE, f"{int((~np.isfinite(scores)).sum())} scores"), None
-        outside = out_of_range(kernel, ranker.manifest.ranges, self.policy.range_slack)
+        try:
+            outside = out_of_range(kernel, ranker.manifest.ranges, self.policy.range_slack, self._space, calls)
+        except CandidateError as error:
+            return Verdict(Reason.UNSUPPORTED_KERNEL, str(error)), None
         return (Verdict(Reason.OUT_OF_RANGE, ", ".join(outside)) if outside else TRUSTED), scores
 
     def _scored(
-        self, ranker: Ranker, kernel: ReductionKernel, tiles: Sequence[ReductionTile]
+        self, ranker: Ranker, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float
     ) -> npt.NDArray[np.float64]:
         """The ranker's scores, its exception, or _Missed.
 
@@ -193,12 +201,13 @@ class Guard:
         caller's thread (a hop to another costs as much as a third of the scoring) with its time checked afterwards;
         once late, it is back under the deadline.
         """
+        asked = () if calls == FOREVER else (calls,)
         if not (self._proven and not self._overruns and getattr(ranker, "computes_only", False)):
-            scores = self._deadline.call(lambda: ranker.score(kernel, tiles), self.policy.score_budget_s)
+            scores = self._deadline.call(lambda: ranker.score(kernel, tiles, *asked), self.policy.score_budget_s)
             self._proven = True
             return scores
         started = time.perf_counter()
-        scores = ranker.score(kernel, tiles)
+        scores = ranker.score(kernel, tiles, *asked)
         if time.perf_counter() - started > self.policy.score_budget_s:
             raise _Missed
         return scores
@@ -235,13 +244,20 @@ def check_fit(manifest: Manifest, *, family: str, hardware: HardwareSpec) -> Non
         raise ModelRejected(Reason.WRONG_HARDWARE, f"trained on {manifest.hardware}, this is {hardware.name}")
 
 
-def out_of_range(kernel: ReductionKernel, ranges: Mapping[str, tuple[float, float]], slack: float) -> tuple[str, ...]:
+def out_of_range(
+    kernel: ReductionKernel,
+    ranges: Mapping[str, tuple[float, float]],
+    slack: float,
+    space: FeatureSpace,
+    calls: float = FOREVER,
+) -> tuple[str, ...]:
     """Which of the kernel's features lie outside the trained range, and how far, as `name=value (low..high)`.
 
-    A feature may leave its range by `slack` times the range's width; one that never varied may not leave it at all.
+    A feature may leave its range by `slack` times the range's width; one that never varied may not leave it at all. A
+    finite number of calls is outside where it is no feature: the model was trained on run time.
     """
-    outside = []
-    for name, value in zip(KERNEL_FEATURES, kernel_features(kernel), strict=True):
+    outside = [] if space.knows_calls or calls == FOREVER else [f"calls={calls:g} (trained on run time)"]
+    for name, value in zip(space.kernel_names, space.of_kernel(kernel, calls), strict=True):
         low, high = ranges[name]
         margin = slack * (high - low)
         if not low - margin <= value <= high + margin:

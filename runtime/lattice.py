@@ -82,10 +82,11 @@ def persistent_r0(kernel: ReductionKernel, hardware: HardwareSpec) -> int:
 def warp_counts(size: int, kernel: ReductionKernel, hardware: HardwareSpec) -> tuple[int, ...]:
     """The warp counts worth measuring for a tile of `size` elements, ascending; may be empty."""
     most = hardware.max_threads_per_block // hardware.warp_size
-    return tuple(sorted(_warp_counts(size, kernel.persistent, most, hardware.warp_size)))
+    return tuple(sorted(block_warps(size, kernel.persistent, most, hardware.warp_size)))
 
 
-def _warp_counts(size: int, persistent: bool, max_warps: int, warp_size: int) -> set[int]:
+def block_warps(size: int, persistent: bool, max_warps: int, warp_size: int) -> set[int]:
+    """As `warp_counts`, from plain numbers."""
     per_thread = (2, 4, 8, 16, 32, 64) if persistent else (4, 8, 16, 32)
     counts = {size // (warp_size * elements) for elements in per_thread}
     if size <= 128:
@@ -112,7 +113,7 @@ def _triton_tiles(x: int, r: int, persistent: bool, max_warps: int, warp_size: i
             return ()
     elif not (64 <= size <= 16384 or (x == 1 and size < 64)) or (x >= 256 and r > 16):
         return ()
-    return tuple(ReductionTile(x, r, w) for w in sorted(_warp_counts(size, persistent, max_warps, warp_size)))
+    return tuple(ReductionTile(x, r, w) for w in sorted(block_warps(size, persistent, max_warps, warp_size)))
 
 
 @lru_cache(maxsize=1024)

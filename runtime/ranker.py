@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
-from tileguard.features.reduction import REDUCTION_SCHEMA, reduction_features
 from tileguard.features.tiles import ReductionTile
 
+from .devices.base import CandidateError
+from .feature_space import FOREVER, feature_space
 from .guard import ModelRejected, Reason
 from .manifest import Manifest, parse_manifest
 from .onnx_graph import operators
@@ -43,25 +44,34 @@ class OnnxRanker:
             raise ModelRejected(
                 Reason.DIGEST_MISMATCH, f"{ONNX_FILE} is {found[:12]}…, manifest says {manifest.onnx_sha256[:12]}…"
             )
-        if manifest.schema_digest != REDUCTION_SCHEMA.digest or manifest.feature_names != REDUCTION_SCHEMA.names:
+        self._space = feature_space(hardware)
+        schema = self._space.schema
+        if manifest.schema_digest != schema.digest or manifest.feature_names != schema.names:
             raise ModelRejected(
                 Reason.SCHEMA_MISMATCH,
-                f"features {manifest.schema_digest[:12]}…, this version computes {REDUCTION_SCHEMA.digest[:12]}…",
+                f"features {manifest.schema_digest[:12]}…, this version computes {schema.digest[:12]}…",
             )
         missing = [name for name in manifest.feature_names if name not in manifest.ranges]
         if missing:
             raise ModelRejected(Reason.UNREADABLE, f"manifest has no range of {missing[0]}")
         self.manifest = manifest
-        self._hardware = hardware
         self._session = _session(onnx)
 
-    def score(self, kernel: ReductionKernel, tiles: Sequence[ReductionTile]) -> npt.NDArray[np.float64]:
-        """float64[n], higher is better; bit-equal to LightGBM's prediction. Raises ModelRejected(non_finite) where a
-        feature is not finite, since trees would hide it."""
-        features = reduction_features(kernel, tiles, self._hardware)
+    def score(
+        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = FOREVER
+    ) -> npt.NDArray[np.float64]:
+        """float64[n], higher is better; bit-equal to LightGBM's prediction. calls: over which compiling is shared.
+
+        Raises ModelRejected: non_finite where a feature is not finite, since trees would hide it; unsupported_kernel
+        where the hardware's device cannot generate the kernel.
+        """
+        try:
+            features = self._space.rows(kernel, tiles, calls)
+        except CandidateError as error:
+            raise ModelRejected(Reason.UNSUPPORTED_KERNEL, str(error)) from None
         if not np.isfinite(features).all():
             bad = np.flatnonzero(~np.isfinite(features).all(axis=0))
-            raise ModelRejected(Reason.NON_FINITE, "features " + ", ".join(REDUCTION_SCHEMA.names[i] for i in bad))
+            raise ModelRejected(Reason.NON_FINITE, "features " + ", ".join(self._space.schema.names[i] for i in bad))
         (scores,) = self._session.run(None, {"X": features})
         if scores.dtype != np.float64:
             raise ModelRejected(Reason.SCORER_ERROR, f"scores of type {scores.dtype}, not float64")

@@ -26,6 +26,7 @@ from tileguard.features.tiles import ReductionTile, TileSpace
 from .calibration import DEFAULT_RISK, checked_risk, checked_top_k, resolved_k
 from .choose import choose
 from .fallback import formula_tiles
+from .feature_space import FOREVER
 from .guard import Guard, GuardPolicy, ModelRejected, Ranker, Reason, Verdict
 from .lattice import lattice
 from .ranker import OnnxRanker, load_ranker
@@ -81,13 +82,16 @@ class CandidateSet:
 
 
 def load_champion(hardware: HardwareSpec) -> OnnxRanker:
-    """The shipped model for reductions on `hardware`. Raises ModelRejected with the Reason."""
-    directory = models.champion_path("reduction", hardware.name)
-    if not directory.is_dir():
-        raise ModelRejected(
-            Reason.NO_MODEL, f"none is shipped for reductions on {hardware.name}; give a model's folder"
-        )
-    return load_ranker(directory, hardware)
+    """The model for reductions on `hardware`: the user's own, else the shipped one. Raises ModelRejected with the Reason:
+    wrong_hardware on a CPU where there is neither, but one of another CPU is shipped."""
+    directory = models.model_path("reduction", hardware.name)
+    if directory is not None:
+        return load_ranker(directory, hardware)
+    if hardware.kind == "cpu" and (others := models.other_cpus("reduction")):
+        trained = " and ".join(others)
+        cure = "`tileguard adapt` fits one to this machine"
+        raise ModelRejected(Reason.WRONG_HARDWARE, f"trained on {trained}, this is {hardware.name}; {cure}")
+    raise ModelRejected(Reason.NO_MODEL, f"none is shipped for reductions on {hardware.name}; give a model's folder")
 
 
 class Selector:
@@ -130,11 +134,13 @@ class Selector:
         host_tiles: Iterable[ReductionTile] = (),
         *,
         space: Sequence[ReductionTile] | None = None,
+        calls: float = FOREVER,
     ) -> CandidateSet:
         """The candidate set of one kernel.
 
         host_tiles: the compiler's own list, its default first; kept whole and first. space: the tiles that the model
-        may choose from; left out, the hardware's dense lattice.
+        may choose from; left out, the hardware's dense lattice. calls: over which compiling is shared (Objective.calls);
+        left out, run time alone counts.
         """
         if not isinstance(kernel, ReductionKernel):
             raise InvalidInput("kernel", type(kernel).__name__, "a ReductionKernel")
@@ -147,7 +153,7 @@ class Selector:
         choices = lattice(kernel, self.hardware) if space is None else TileSpace(space)
         pool = choices.with_extra((*host_tiles, *formula))
         proposed = time.perf_counter_ns()
-        verdict, scores = self.guard.ask(kernel, pool)
+        verdict, scores = self.guard.ask(kernel, pool, calls)
         scored = time.perf_counter_ns()
 
         proposers: dict[ReductionTile, list[str]] = {tile: [HOST] for tile in host_tiles}
@@ -161,16 +167,14 @@ class Selector:
             for index in self._chosen(scores[: len(choices)], choices, k):
                 proposers.setdefault(choices[index], []).append(MODEL)
         trusted = scores if verdict.trusted else None
-        score_of = {tile: float(trusted[pool.position[tile]]) for tile in proposers} if trusted is not None else {}
         rank = {tile: place for place, tile in enumerate(dict.fromkeys(host_tiles))}
-
-        def order(tile: ReductionTile) -> tuple[float, float, int, tuple[int, int, int, int, str]]:
-            who = PROPOSERS.index(proposers[tile][0])
-            return (rank.get(tile, len(rank)), -score_of.get(tile, 0.0), who, tile.sort_key)
-
-        candidates = tuple(
-            Candidate(tile, tuple(proposers[tile]), score_of.get(tile)) for tile in sorted(proposers, key=order)
-        )
+        rows = []
+        for tile, who in proposers.items():
+            score = float(trusted[pool.position[tile]]) if trusted is not None else None
+            # Sorted as tuples: no two have one sort key, so that candidates are never compared.
+            candidate = Candidate(tile, tuple(who), score)
+            rows.append((rank.get(tile, len(rank)), -(score or 0.0), PROPOSERS.index(who[0]), tile.sort_key, candidate))
+        candidates = tuple(row[-1] for row in sorted(rows))
         ended = time.perf_counter_ns()
         times = SelectionTimes((proposed - started) / 1e3, (scored - proposed) / 1e3, (ended - started) / 1e3)
         return CandidateSet(kernel, self.hardware.name, candidates, verdict, times, k)

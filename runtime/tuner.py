@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tileguard.features.errors import InvalidInput, TileguardError
 from tileguard.features.kernels import ReductionKernel
@@ -74,9 +75,9 @@ def tune(
     if selector.hardware.name != device.hardware.name:
         raise InvalidInput("selector", selector.hardware.name, f"one for the device's hardware, {device.hardware.name}")
     started = time.perf_counter()
-    candidate_set = selector.select(kernel, host_tiles)
-    proposers_of = {c.tile: c.proposers for c in candidate_set.candidates}
     objective = objective or RunTime()
+    candidate_set = selector.select(kernel, host_tiles, calls=objective.calls)
+    proposers_of = {c.tile: c.proposers for c in candidate_set.candidates}
     identity = (kernel, device.hardware.name, f"{device.toolchain}; {objective!r}", candidate_set.digest)
     known = winners.get(*identity) if winners is not None else None
     if known is not None and known.tile in proposers_of:
@@ -98,7 +99,7 @@ def tune(
 
 def measure(candidate_set: CandidateSet, device: Device, objective: Objective) -> tuple[CandidateResult, ...]:
     """Compile and bench every candidate of a set, in its order; those near the best are timed twice, side by side, and
-    the lower time counts."""
+    where compiling counts compiled twice. The lower time counts."""
     compiled: dict[ReductionTile, Compiled] = {}
     failed: dict[ReductionTile, CandidateError] = {}
     for tile in candidate_set.tiles:
@@ -111,6 +112,9 @@ def measure(candidate_set: CandidateSet, device: Device, objective: Objective) -
     least = min(costs.values(), default=0.0)
     near = [tile for tile in sorted(costs, key=lambda t: costs[t]) if costs[tile] <= within(CONFIRM_BAND, least)]
     finalists = near[:CONFIRM_MOST]
+    if len(finalists) > 1 and objective.calls < math.inf:
+        for tile in finalists:
+            compiled[tile] = _cheaper(compiled[tile], device)
     if len(finalists) > 1:
         for tile, again in zip(finalists, device.bench([compiled[tile] for tile in finalists]), strict=True):
             timings[tile] = min(timings[tile], again, key=lambda timing: timing.us)
@@ -129,14 +133,26 @@ def pick_winner(results: Sequence[CandidateResult], objective: Objective) -> Win
         return None
     costs = [objective.cost_us(timing, compile_ms) for _, timing, compile_ms in timed]
     best = min(range(len(timed)), key=costs.__getitem__)
-    best_mad = timed[best][1].us_mad
+    spreads = [
+        abs(objective.cost_us(replace(timing, us=timing.us + timing.us_mad), compile_ms) - cost)
+        for (_, timing, compile_ms), cost in zip(timed, costs, strict=True)
+    ]
     tied = [
         i
-        for i, (_, timing, _) in enumerate(timed)
-        if costs[i] <= within(TIE_BAND, costs[best]) and costs[i] - costs[best] <= best_mad + timing.us_mad
+        for i in range(len(timed))
+        if costs[i] <= within(TIE_BAND, costs[best]) and costs[i] - costs[best] <= spreads[best] + spreads[i]
     ]
     result, timing, compile_ms = timed[min(tied, key=lambda i: (timed[i][2], i))]
     return Winner(result.tile, timing.us, compile_ms)
+
+
+def _cheaper(compiled: Compiled, device: Device) -> Compiled:
+    """The candidate with the lower of two compile times; as it was where the second one fails."""
+    try:
+        again = device.compile(compiled.kernel, compiled.tile)
+    except CandidateError:
+        return compiled
+    return replace(compiled, compile_ms=min(compiled.compile_ms, again.compile_ms))
 
 
 def within(band: float, best: float) -> float:

@@ -19,7 +19,9 @@ from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE
 if TYPE_CHECKING:
     from tileguard.learner.corpus import Corpus
 
-os.environ.pop("TILEGUARD", None)  # a user's switch must not decide what the tests see
+# A user's switch, or models, must not decide what the tests see.
+os.environ.pop("TILEGUARD", None)
+os.environ["TILEGUARD_MODELS"] = os.devnull
 
 
 @pytest.fixture(autouse=True)
@@ -54,12 +56,13 @@ def model_dir(
     """A model of a few small trees, with its manifest. Shared: copy it before changing it (`own_model`)."""
     from tileguard.learner.export import export_onnx
     from tileguard.learner.train import TrainConfig, design_matrix, feature_ranges, fit
+    from tileguard.runtime.feature_space import feature_space
 
     booster = fit(corpus, h200, trained_on, TrainConfig(rounds=12, num_leaves=7, min_data_in_leaf=5))
     onnx = export_onnx(booster)
     manifest = manifest_for(
         h200.name,
-        ranges=feature_ranges(design_matrix(corpus, h200, trained_on)),
+        ranges=feature_ranges(design_matrix(corpus, h200, trained_on), feature_space(h200).schema.names),
         onnx_sha256=hashlib.sha256(onnx).hexdigest(),
     )
     directory = tmp_path_factory.mktemp("models") / "reduction-h200"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from tileguard.features.hardware import KNOWN, HardwareSpec
 from tileguard.features.kernels import DTYPE_ALIASES, DTYPE_BYTES, ReductionKernel
 from tileguard.features.reduction import REDUCTION_SCHEMA
 from tileguard.features.tiles import ReductionTile
+from tileguard.runtime.devices.cpu import CPU_DTYPES, OPS, PROGRAM_OPS, cpu_kernel
+from tileguard.runtime.devices.cpu.features import CPU_SCHEMA
 from tileguard.runtime.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,6 +105,11 @@ def kernels(draw: st.DrawFn) -> ReductionKernel:
     )
 
 
+CPU_KERNELS = st.builds(
+    cpu_kernel, st.sampled_from([*OPS, *PROGRAM_OPS]), NUMELS, NUMELS, st.sampled_from(CPU_DTYPES), inner=st.booleans()
+)
+"""Any kernel of the CPU device."""
+
 TILES = st.builds(
     ReductionTile,
     xblock=st.integers(0, 16).map(lambda e: 1 << e) | st.integers(1, 1 << 16),
@@ -125,7 +133,9 @@ class FakeRanker:
     behave: Callable[[Sequence[ReductionTile]], Any] = pseudo_scores
     calls: int = 0
 
-    def score(self, kernel: ReductionKernel, tiles: Sequence[ReductionTile]) -> npt.NDArray[np.float64]:
+    def score(
+        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = math.inf
+    ) -> npt.NDArray[np.float64]:
         self.calls += 1
         scores: npt.NDArray[np.float64] = self.behave(tiles)
         return scores
@@ -138,11 +148,12 @@ def manifest_for(
     onnx_sha256: str = "0" * 64,
     **changes: Any,
 ) -> Manifest:
-    """A manifest of the present schema; without `ranges` it was trained on everything."""
-    everywhere = dict.fromkeys(REDUCTION_SCHEMA.names, (-1e30, 1e30))
+    """A manifest of the hardware's present schema; without `ranges` it was trained on everything."""
+    schema = CPU_SCHEMA if hardware.startswith("cpu-") else REDUCTION_SCHEMA
+    everywhere = dict.fromkeys(schema.names, (-1e30, 1e30))
     manifest = Manifest(
-        family="reduction", hardware=hardware, schema_version=REDUCTION_SCHEMA.version,
-        schema_digest=REDUCTION_SCHEMA.digest, feature_names=REDUCTION_SCHEMA.names, ranges=ranges or everywhere,
+        family="reduction", hardware=hardware, schema_version=schema.version,
+        schema_digest=schema.digest, feature_names=schema.names, ranges=ranges or everywhere,
         onnx_sha256=onnx_sha256, diversity=1.0, corpora={}, command="test", seed=0, parameters={}, libraries={},
         metrics={}, calibration=(), mlflow_run_id=None, created="2026-01-01T00:00:00+00:00", tileguard_version="0",
     )  # fmt: skip

@@ -343,7 +343,8 @@ class _Hook:
             if self._matmul is not None:
                 parts.append(self._matmul.uuid)
             if settings.model is not None:
-                folders = models.shipped() if settings.model == "champion" else (Path(settings.model),)
+                known = (*models.shipped(), *models.own())
+                folders = known if settings.model == "champion" else (Path(settings.model),)
                 parts += [digest for folder in folders for digest in _file_digests(folder)]
             self._salt = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         return self._salt

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support import HARDWARE, TILES, kernels
+from tests.support import CPU_KERNELS, HARDWARE, TILES, kernels
 
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
@@ -29,7 +29,8 @@ assert EXAMPLES * len(Reason) >= 10_000
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[ReductionKernel, HardwareSpec, tuple[ReductionTile, ...]]:
     """A kernel, a hardware and a host list: tiles of the lattice and any others, legal or not, perhaps twice."""
-    kernel, hardware = draw(kernels()), draw(st.sampled_from(HARDWARE))
+    hardware = draw(st.sampled_from(HARDWARE))
+    kernel = draw(CPU_KERNELS if hardware.kind == "cpu" else kernels())
     space = lattice(kernel, hardware)
     picks = st.integers(0, len(space) - 1).map(space.__getitem__)
     return kernel, hardware, tuple(draw(st.lists(picks | TILES, max_size=5)))

@@ -14,6 +14,7 @@ from tileguard.features.hardware import host_cpu
 from tileguard.features.pow2 import is_pow2
 from tileguard.learner.workloads import (
     BENCH_KERNELS,
+    OP_SETS,
     REPORT_KERNELS,
     Workload,
     cpu_workload,
@@ -63,8 +64,24 @@ def test_drawn_workloads_cover_operations_dtypes_layouts_and_ragged_sizes(seed: 
 
 def test_tile_programs_are_drawn_where_they_are_asked_for() -> None:
     drawn = cpu_workloads(16, 1, ops=tuple(PROGRAM_OPS))
-    assert [one.family for one in drawn[:8]] == list(PROGRAM_OPS)
-    assert not {one.family for one in cpu_workloads(90, 1)} & set(PROGRAM_OPS)
+    assert [one.kernel.op for one in drawn[:8]] == list(PROGRAM_OPS)
+    assert not {one.kernel.op for one in cpu_workloads(90, 1)} & set(PROGRAM_OPS)
+
+
+def test_a_program_is_of_the_family_of_what_it_computes() -> None:
+    families = {one.kernel.op: one.family for one in cpu_workloads(17, 1, ops=OP_SETS["all"])}
+    assert {op: family for op, family in families.items() if op in OPS} == {op: op for op in OPS}
+    assert [families[op] for op in PROGRAM_OPS] == [
+        "rmsnorm", "layernorm", "masked_softmax", "swiglu", "prefix", "normdot", "sum", "sum",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("least", [4.0, 7.0, 20.0])
+def test_element_counts_begin_where_they_are_asked_to(least: float) -> None:
+    sizes = [one.kernel.xnumel * one.kernel.rnumel for one in cpu_workloads(200, 2, min_log2=least)]
+    assert 2 ** (least - 2) < min(sizes) < 2 ** (least + 2)
+    with pytest.raises(InvalidInput, match="min_log2"):
+        cpu_workloads(1, 0, min_log2=22.0)
 
 
 def test_the_reports_kernels_are_its_seven_reductions_and_its_control() -> None:

@@ -101,3 +101,13 @@ def test_a_host_that_has_numpy_raise_on_underflow_changes_nothing() -> None:
     with np.errstate(all="raise"):
         strict = choose(scores, tiles, 5, diversity=1e300)
     assert strict == choose(scores, tiles, 5, diversity=1e300)
+
+
+def test_one_block_under_two_lowerings_is_two_tiles_and_not_one() -> None:
+    tiles = [ReductionTile(8, 1), ReductionTile(8, 2), ReductionTile(8, 1, lowering="snapshot"), ReductionTile(1, 64)]
+    scores = np.array([3.0, 2.9, 2.8, 0.0])
+    assert choose(scores, tiles, 2) == (0, 1)
+    # The neighbour tells less than the same block lowered otherwise.
+    assert choose(scores, tiles, 2, diversity=1.0) == (0, 2)
+    plain = [ReductionTile(t.xblock, t.r0_block, t.num_warps) for t in tiles[:2]]
+    assert choose(scores[:2], plain, 2, diversity=1.0) == choose(scores[:2], tiles[:2], 2, diversity=1.0)

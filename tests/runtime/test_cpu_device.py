@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -80,6 +81,16 @@ def _run(kernel: ReductionKernel, tile: ReductionTile, **operands: np.ndarray) -
 
 def _linked(kernel: ReductionKernel, tile: ReductionTile, workspace: Workspace) -> LinkedKernel:
     return LinkedKernel(compile_object(kernel, tile)[0], len(workspace.pointers))
+
+
+def test_a_bound_call_is_one_run_and_keeps_its_code() -> None:
+    kernel, tile = cpu_kernel("softmax", 5, 40, "fp32"), ReductionTile(1, 8)
+    workspace = Workspace(kernel)
+    call = _linked(kernel, tile, workspace).bind(workspace.pointers)
+    gc.collect()  # nothing but the call holds the code now
+    workspace.poison()
+    call()
+    workspace.check(tile)
 
 
 @pytest.mark.parametrize("inner", [True, False])

@@ -22,19 +22,22 @@ import pytest
 from tests.support import FakeRanker, manifest_for, pseudo_scores, python
 
 from tileguard.features.errors import InvalidInput
-from tileguard.features.hardware import known_hardware
+from tileguard.features.hardware import host_cpu, known_hardware
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.reduction import KERNEL_FEATURES, REDUCTION_SCHEMA, kernel_features
 from tileguard.features.tiles import ReductionTile
 from tileguard.learner.corpus import Corpus
+from tileguard.runtime.devices.cpu import cpu_kernel
+from tileguard.runtime.devices.cpu.features import CPU_KERNEL_FEATURES, LOG2_FOREVER
 from tileguard.runtime.fallback import formula_tiles
+from tileguard.runtime.feature_space import feature_space
 from tileguard.runtime.guard import Guard, GuardPolicy, Reason, Verdict, out_of_range
 from tileguard.runtime.manifest import Manifest, parse_manifest
 from tileguard.runtime.onnx_graph import operators
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE
 from tileguard.runtime.selector import CandidateSet, Selector
 
-ranker_module = importlib.import_module("tileguard.runtime.ranker")
+feature_space_module = importlib.import_module("tileguard.runtime.feature_space")
 selector_module = importlib.import_module("tileguard.runtime.selector")
 
 H200 = known_hardware("h200")
@@ -259,7 +262,7 @@ print(found.verdict.reason, len(found.tiles) > 10, found.verdict.detail)
 def test_features_that_are_not_finite_are_named(
     model_dir: Path, known_kernel: ReductionKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = ranker_module.reduction_features
+    real = feature_space_module.reduction_features
 
     def broken(*args: Any) -> npt.NDArray[np.float64]:
         features: npt.NDArray[np.float64] = real(*args)
@@ -267,7 +270,7 @@ def test_features_that_are_not_finite_are_named(
         features[0, REDUCTION_SCHEMA.names.index("n_wave")] = np.inf
         return features
 
-    monkeypatch.setattr(ranker_module, "reduction_features", broken)
+    monkeypatch.setattr(feature_space_module, "reduction_features", broken)
     found = verdict(model_dir, known_kernel)
     assert found.reason is Reason.NON_FINITE
     assert "log2_trips" in found.detail
@@ -505,11 +508,24 @@ def test_a_kernel_outside_the_trained_range_names_the_features(
 
 def test_a_feature_may_leave_its_range_by_the_slack_and_no_more() -> None:
     everywhere = dict.fromkeys(KERNEL_FEATURES, (-1e30, 1e30))
+    space = feature_space(H200)
     kernel = ReductionKernel(1024, 64, "fp32", 1, 1)
-    assert out_of_range(kernel, everywhere | {"log2_xnumel": (2.0, 8.0)}, 0.34) == ()
-    assert out_of_range(kernel, everywhere | {"log2_xnumel": (2.0, 8.0)}, 0.33) == ("log2_xnumel=10 (2..8)",)
-    assert out_of_range(kernel, everywhere | {"num_load": (1.0, 1.0)}, 0.25) == ()
-    assert out_of_range(kernel, everywhere | {"num_load": (2.0, 2.0)}, 9.0) == ("num_load=1 (2..2)",)
+    assert out_of_range(kernel, everywhere | {"log2_xnumel": (2.0, 8.0)}, 0.34, space) == ()
+    assert out_of_range(kernel, everywhere | {"log2_xnumel": (2.0, 8.0)}, 0.33, space) == ("log2_xnumel=10 (2..8)",)
+    assert out_of_range(kernel, everywhere | {"num_load": (1.0, 1.0)}, 0.25, space) == ()
+    assert out_of_range(kernel, everywhere | {"num_load": (2.0, 2.0)}, 9.0, space) == ("num_load=1 (2..2)",)
+
+
+def test_a_number_of_calls_is_out_of_range_for_a_model_of_run_times() -> None:
+    everywhere = dict.fromkeys(KERNEL_FEATURES, (-1e30, 1e30))
+    kernel = ReductionKernel(1024, 64, "fp32", 1, 1)
+    assert out_of_range(kernel, everywhere, 0.25, feature_space(H200), 100) == ("calls=100 (trained on run time)",)
+    ranges = dict.fromkeys(CPU_KERNEL_FEATURES, (-1e30, 1e30))
+    kernel = cpu_kernel("sum", 1024, 64, "fp32")
+    assert out_of_range(kernel, ranges, 0.25, feature_space(host_cpu()), 100) == ()
+    of_run_time = ranges | {"log2_calls": (LOG2_FOREVER, LOG2_FOREVER)}
+    assert out_of_range(kernel, of_run_time, 0.25, feature_space(host_cpu())) == ()
+    assert out_of_range(kernel, of_run_time, 0.25, feature_space(host_cpu()), 128) == ("log2_calls=7 (50..50)",)
 
 
 def test_every_kernel_that_a_model_was_trained_on_is_in_range(
@@ -518,7 +534,7 @@ def test_every_kernel_that_a_model_was_trained_on_is_in_range(
     manifest = parse_manifest((model_dir / MANIFEST_FILE).read_text())
     for i in trained_on:
         kernel = corpus.sweeps[i].kernel
-        assert out_of_range(kernel, manifest.ranges, 0.0) == (), kernel_features(kernel)
+        assert out_of_range(kernel, manifest.ranges, 0.0, feature_space(H200)) == (), kernel_features(kernel)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from tests.support import FakeRanker, manifest_for, pseudo_scores, python
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import MatmulKernel, ReductionKernel
-from tileguard.features.reduction import REDUCTION_SCHEMA
 from tileguard.features.tiles import ReductionTile
 from tileguard.learner.corpus import Corpus
+from tileguard.runtime.feature_space import feature_space
 from tileguard.runtime.guard import Guard, GuardPolicy, Reason, Verdict
 from tileguard.runtime.lattice import lattice
 from tileguard.runtime.ranker import load_ranker
@@ -34,14 +35,17 @@ class Forced(Guard):
         super().__init__(None, spec)
         self.verdict = Verdict(reason, "forced")
 
-    def ask(self, kernel: ReductionKernel, tiles: Sequence[ReductionTile]) -> tuple[Verdict, None]:
+    def ask(
+        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = math.inf
+    ) -> tuple[Verdict, None]:
         return self.verdict, None
 
 
 def make_selector(spec: HardwareSpec, reason: Reason, *, levels: int = 1 << 32) -> Selector:
     """A selector whose guard comes to `reason` for every kernel; `levels` is the number of distinct scores."""
     if reason in (Reason.TRUST, Reason.OUT_OF_RANGE):
-        ranges = None if reason is Reason.TRUST else dict.fromkeys(REDUCTION_SCHEMA.names, (1e30, 1e30))
+        names = feature_space(spec).schema.names
+        ranges = None if reason is Reason.TRUST else dict.fromkeys(names, (1e30, 1e30))
         ranker = FakeRanker(manifest_for(spec.name, ranges=ranges), lambda tiles: pseudo_scores(tiles, levels=levels))
         return Selector(spec, model=ranker, top_k=6, policy=PATIENT)
     selector = Selector(spec, model=None)

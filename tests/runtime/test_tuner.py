@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.support import corpus_row, failed_row
+from tests.support import FakeRanker, corpus_row, failed_row, manifest_for
 
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
@@ -17,7 +19,7 @@ from tileguard.learner.corpus import Corpus, KernelSweep, read_corpus, write_cor
 from tileguard.runtime.devices.base import OK, STATUSES, CandidateError, Compiled, CompileError, OutOfResource, Timing
 from tileguard.runtime.devices.replay import ReplayDevice
 from tileguard.runtime.guard import GuardPolicy, Reason
-from tileguard.runtime.objective import RunTime
+from tileguard.runtime.objective import AmortisedTime, RunTime, break_even
 from tileguard.runtime.selector import HOST, MODEL, Selector
 from tileguard.runtime.tuner import (
     CONFIRM_BAND,
@@ -119,6 +121,8 @@ def test_every_candidate_is_accounted_for_in_the_sets_order(sweep: KernelSweep, 
 def test_another_objective_has_a_winner_of_its_own(sweep: KernelSweep, device: Watched) -> None:
     @dataclasses.dataclass(frozen=True)
     class Slowest:
+        calls: float = math.inf
+
         def cost_us(self, timing: Timing, compile_ms: float) -> float:
             return -timing.us
 
@@ -275,12 +279,75 @@ def test_ties_inside_the_noise_go_to_the_cheaper_compile_then_to_the_order(
 
 def test_the_objective_decides_what_is_best() -> None:
     class CompileOnly:
+        calls = 0.0
+
         def cost_us(self, timing: Timing, compile_ms: float) -> float:
             return compile_ms * 1e3
 
     results = [result_of(A, 1.0, compile_ms=500.0), result_of(B, 50.0, compile_ms=20.0)]
     found = pick_winner(results, CompileOnly())
     assert found == Winner(B, 50.0, 20.0)
+
+
+def test_compiling_counts_where_the_objective_says_so() -> None:
+    results = [result_of(A, 1.0, compile_ms=500.0), result_of(B, 50.0, compile_ms=20.0)]
+    calls = break_even((20.0, 50.0), (500.0, 1.0))
+    assert calls is not None
+    assert calls == pytest.approx(480e3 / 49)
+    assert pick_winner(results, AmortisedTime(calls * 0.9)) == Winner(B, 50.0, 20.0)
+    assert pick_winner(results, AmortisedTime(calls * 1.1)) == Winner(A, 1.0, 500.0)
+
+
+def test_the_selector_is_told_the_calls_and_near_the_best_is_compiled_twice(sweep: KernelSweep) -> None:
+    class Slowing(ReplayDevice):
+        """Every second compile of a tile takes half as long."""
+
+        def __init__(self) -> None:
+            super().__init__([sweep], H200)
+            self.seen: Counter[ReductionTile] = Counter()
+
+        def compile(self, kernel: ReductionKernel, tile: ReductionTile) -> Compiled:
+            self.seen[tile] += 1
+            made = super().compile(kernel, tile)
+            return dataclasses.replace(made, compile_ms=made.compile_ms / self.seen[tile])
+
+    device, selector = Slowing(), Selector(H200, model=FakeRanker(manifest_for("h200")))
+    found = tune(sweep.kernel, device, selector, objective=AmortisedTime(1e6))
+    assert found.verdict.reason is Reason.OUT_OF_RANGE
+    assert "calls=1e+06 (trained on run time)" in found.verdict.detail
+    twice = {tile for tile, n in device.seen.items() if n == 2}
+    assert 2 <= len(twice) <= CONFIRM_MOST
+    assert set(device.seen.values()) == {1, 2}
+    recorded = float(sweep.compile_ms[sweep.index[found.winner.tile]])
+    assert found.winner.tile in twice
+    assert found.winner.compile_ms == recorded / 2
+    again = tune(sweep.kernel, Slowing(), selector)
+    assert again.verdict.trusted
+
+
+def test_a_second_compile_that_fails_leaves_the_first(sweep: KernelSweep) -> None:
+    class Once(ReplayDevice):
+        def __init__(self) -> None:
+            super().__init__([sweep], H200)
+            self.seen: set[ReductionTile] = set()
+
+        def compile(self, kernel: ReductionKernel, tile: ReductionTile) -> Compiled:
+            if tile in self.seen:
+                raise CompileError("no more")
+            self.seen.add(tile)
+            return super().compile(kernel, tile)
+
+    found = tune(sweep.kernel, Once(), Selector(H200, model=None), objective=AmortisedTime(1e6))
+    assert found.winner.compile_ms == float(sweep.compile_ms[sweep.index[found.winner.tile]])
+
+
+def test_winners_of_different_numbers_of_calls_are_kept_apart(sweep: KernelSweep, device: Watched) -> None:
+    winners, selector = Winners(None), Selector(H200, model=None)
+    first = tune(sweep.kernel, device, selector, winners=winners, objective=AmortisedTime(1))
+    assert not tune(sweep.kernel, device, selector, winners=winners, objective=AmortisedTime(1e6)).from_store
+    again = tune(sweep.kernel, device, selector, winners=winners, objective=AmortisedTime(1.0))
+    assert again.from_store
+    assert again.winner == first.winner
 
 
 def test_recorded_failures_are_failures_again(tmp_path: Path) -> None:

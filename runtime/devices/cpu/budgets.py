@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.kernels import DTYPE_BYTES, ReductionKernel
@@ -19,7 +20,7 @@ from .counting import Counter
 from .lowering import LOOP, SELECT, SNAPSHOT, legal_lowerings, lowering_of
 from .operation import CPU_DTYPES, compute_bytes
 from .ops import Op, Pass, find_op
-from .program_cost import Use, program_use
+from .program_cost import program_use
 from .program_ops import PROGRAM_OPS, ProgramOp
 
 SWEEP_ELEMENTS = 4096
@@ -115,24 +116,24 @@ def check_budgets(kernel: ReductionKernel, tile: ReductionTile, budgets: CpuBudg
     _limit(tile, "workspace_bytes", workspace_bytes(kernel), budgets.workspace_bytes)
 
 
+class Usage(NamedTuple):
+    """What one candidate takes of the budgets that need counting; see the functions of these names."""
+
+    instructions: int
+    ssa_expansion: int
+    local_bytes: int
+
+
 def local_bytes(kernel: ReductionKernel, tile: ReductionTile) -> int:
     """Bytes of all snapshots of a candidate."""
-    op = find_op(kernel.op)
-    if isinstance(op, ProgramOp):
-        return _program_use(kernel, tile).local_bytes
-    if lowering_of(kernel, tile) != SNAPSHOT or len(op.passes) < 2:
-        return 0
-    return -(-kernel.rnumel // tile.r0_block) * tile.r0_block * tile.xblock * compute_bytes(kernel.dtype)
+    return usage(kernel, tile).local_bytes
 
 
 def ssa_expansion(kernel: ReductionKernel, tile: ReductionTile) -> int:
     """IR operations that the tile's lowering expands, whatever the width of a vector: of an operation of passes, the
     elements kept as values, the choices among them, and the array with its addresses, loads and stores; of a tile
     program, all that is written."""
-    if isinstance(find_op(kernel.op), ProgramOp):
-        return _program_use(kernel, tile).operations
-    expanded = sum(use.expansion * use.copies for use in _pass_uses(kernel, tile)) * unroll(kernel, tile)
-    return expanded + (local_bytes(kernel, tile) > 0)
+    return usage(kernel, tile).ssa_expansion
 
 
 def instructions(kernel: ReductionKernel, tile: ReductionTile) -> int:
@@ -142,11 +143,25 @@ def instructions(kernel: ReductionKernel, tile: ReductionTile) -> int:
     select, a pass that defines elements is written for every chunk of the axis. Every other pass of `loop` computes
     the element anew from its loads. A vector is as many instructions as 64-byte registers hold it.
     """
-    if isinstance(find_op(kernel.op), ProgramOp):
-        registers = -(-tile.xblock * compute_bytes(kernel.dtype) // 64)
-        return _program_use(kernel, tile).operations * registers
-    registers = -(-lanes(kernel, tile) * compute_bytes(kernel.dtype) // 64)
-    return sum(use.total * use.copies for use in _pass_uses(kernel, tile)) * unroll(kernel, tile) * registers
+    return usage(kernel, tile).instructions
+
+
+@lru_cache(maxsize=8192)
+def usage(kernel: ReductionKernel, tile: ReductionTile) -> Usage:
+    """All three. Kept, since a lattice, its budgets and its features ask for the same tiles."""
+    op, size = find_op(kernel.op), compute_bytes(kernel.dtype)
+    if isinstance(op, ProgramOp):
+        use = program_use(
+            op.program(kernel), lowering=lowering_of(kernel, tile), width=tile.xblock, unroll=tile.r0_block
+        )
+        return Usage(use.operations * -(-tile.xblock * size // 64), use.operations, use.local_bytes)
+    uses, beside = _pass_uses(kernel, tile), unroll(kernel, tile)
+    kept = 0
+    if lowering_of(kernel, tile) == SNAPSHOT and len(op.passes) > 1:
+        kept = -(-kernel.rnumel // tile.r0_block) * tile.r0_block * tile.xblock * size
+    expanded = sum(use.expansion * use.copies for use in uses) * beside
+    written = sum(use.total * use.copies for use in uses) * beside * -(-lanes(kernel, tile) * size // 64)
+    return Usage(written, expanded + (kept > 0), kept)
 
 
 def workspace_bytes(kernel: ReductionKernel) -> int:
@@ -167,12 +182,6 @@ class _PassUse:
     total: int
     expansion: int
     copies: int
-
-
-def _program_use(kernel: ReductionKernel, tile: ReductionTile) -> Use:
-    op, lowering = find_op(kernel.op), lowering_of(kernel, tile)
-    assert isinstance(op, ProgramOp)
-    return program_use(op.program(kernel), lowering=lowering, width=tile.xblock, unroll=tile.r0_block)
 
 
 @lru_cache(maxsize=1024)
@@ -241,13 +250,20 @@ def _powers(most: int) -> Iterable[int]:
 
 def _pass_uses(kernel: ReductionKernel, tile: ReductionTile) -> tuple[_PassUse, ...]:
     """What emit.py writes for each pass of an operation, per unrolled vector."""
-    op, lowering = find_op(kernel.op), lowering_of(kernel, tile)
-    assert isinstance(op, Op)
+    lowering = lowering_of(kernel, tile)
     left = kernel.rnumel % tile.r0_block > 0
-    chunks = kernel.rnumel // tile.r0_block + left
+    chunks = kernel.rnumel // tile.r0_block + left if lowering == SELECT else 0
+    return _written(str(kernel.op), kernel.dtype, lowering, chunks, left)
+
+
+@lru_cache(maxsize=4096)
+def _written(name: str, dtype: str, lowering: str, chunks: int, left: bool) -> tuple[_PassUse, ...]:
+    """By all that it depends on: a lattice has a hundred tiles and few of these. chunks: of `select` alone."""
+    op = find_op(name)
+    assert isinstance(op, Op)
     last, found = len(op.passes) - 1, []
     for index, step in enumerate(op.passes):
-        count = Counter(kernel.dtype)
+        count = Counter(dtype)
         fresh = index == 0 or step.define is not None
         keeps = lowering != LOOP and fresh and index < last
         if index == 0 or lowering == LOOP:

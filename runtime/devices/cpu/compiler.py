@@ -58,9 +58,11 @@ class ChildCompiler:
     May be used from several threads; requests queue. Closing it, or losing the last reference, ends the child.
     """
 
-    def __init__(self, *, timeout_s: float, command: Sequence[str] | None = None) -> None:
-        """`timeout_s` per candidate, wall time. `command` replaces worker_command()."""
+    def __init__(self, *, timeout_s: float, target: str | None = None, command: Sequence[str] | None = None) -> None:
+        """`timeout_s` per candidate, wall time. `target`: the CPU to generate code for. `command` replaces
+        worker_command()."""
         self._timeout_s = timeout_s
+        self._target = target
         self._command = list(command) if command is not None else worker_command()
         self._child: _Child | None = None
         self._lock = threading.Lock()
@@ -74,7 +76,7 @@ class ChildCompiler:
             if self._child is None or not self._child.alive or self._child.requests >= RECYCLE_AFTER:
                 self._drop_child()
                 self._child = self._start(tile)
-            head, blob = self._ask(self._child, request(kernel, tile), self._timeout_s, tile)
+            head, blob = self._ask(self._child, request(kernel, tile, self._target), self._timeout_s, tile)
         if "error" in head:
             raise CompileError(f"tile {tile}: {head['error']}")
         return CompiledObject(blob, {name: float(ms) for name, ms in head["phases"].items()})

@@ -2,8 +2,8 @@
 
 A frame is two little-endian lengths (head: u32, blob: u64), then head and blob. Nothing in it is ever executed.
 
-Child to device, once: {"ready": true}. Device to child: {"kernel": fields, "tile": fields}. Child to device:
-{"phases": {name: CPU ms}} with the object as blob, or {"error": message}.
+Child to device, once: {"ready": true}. Device to child: {"kernel": fields, "tile": fields, "target": CPU name or null}.
+Child to device: {"phases": {name: CPU ms}} with the object as blob, or {"error": message}.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
     raise ValueError("a frame's head must be an object")
 
 
-def request(kernel: ReductionKernel, tile: ReductionTile) -> dict[str, Any]:
+def request(kernel: ReductionKernel, tile: ReductionTile, target: str | None = None) -> dict[str, Any]:
     """The head that asks for one candidate."""
-    return {"kernel": asdict(kernel), "tile": asdict(tile)}
+    return {"kernel": asdict(kernel), "tile": asdict(tile), "target": target}
 
 
-def requested(head: dict[str, Any]) -> tuple[ReductionKernel, ReductionTile]:
+def requested(head: dict[str, Any]) -> tuple[ReductionKernel, ReductionTile, str | None]:
     """What a request asks for."""
-    return ReductionKernel(**head["kernel"]), ReductionTile(**head["tile"])
+    return ReductionKernel(**head["kernel"]), ReductionTile(**head["tile"]), head["target"]

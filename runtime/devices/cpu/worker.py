@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from typing import BinaryIO
 
 from tileguard.features.tiles import ReductionTile
@@ -25,16 +26,24 @@ def main() -> None:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Compile one thing to have every table of LLVM set up before the first request is timed, then serve."""
-    compile_object(cpu_kernel("softmax", 8, 64, "fp32"), ReductionTile(2, 16))
+    """Serve. Every target has one thing compiled before its first request is timed, which sets up LLVM's tables; the
+    host's before any."""
+    _warm_up(None)
     write_frame(answers, {"ready": True})
     while (frame := read_frame(requests)) is not None:
         try:
-            image, phases = compile_object(*requested(frame[0]))
+            kernel, tile, target = requested(frame[0])
+            _warm_up(target)
+            image, phases = compile_object(kernel, tile, target)
         except Exception as error:
             write_frame(answers, {"error": f"{type(error).__name__}: {error}"})
         else:
             write_frame(answers, {"phases": phases}, image)
+
+
+@cache
+def _warm_up(target: str | None) -> None:
+    compile_object(cpu_kernel("softmax", 8, 64, "fp32"), ReductionTile(2, 16), target)
 
 
 if __name__ == "__main__":
