@@ -277,7 +277,7 @@ def interleaved(calls: Sequence[Callable[[], Any]], arguments: argparse.Namespac
     for _ in range(arguments.rounds):
         order_of.shuffle(order)
         for index in order:
-            samples[index].append(cpu_us(calls[index], batches[index]) / batches[index])
+            samples[index].append(round(cpu_us(calls[index], batches[index]) / batches[index], 3))
     return samples
 
 

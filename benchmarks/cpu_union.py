@@ -2,9 +2,10 @@
 
     PYTHONPATH=src python benchmarks/cpu_union.py
 
-1. Collects a training corpus of random kernels within a budget of time (a later run continues it).
+1. Takes the shipped corpus where it is of this CPU, else collects one of random kernels within a budget of time (a later
+   run continues it).
 2. Sweeps the whole lattice of the twelve kernels of learner/workloads.py: the dense best, and the spread.
-3. For each, trains a ranker without any kernel of its operation, and tunes it over the union of model and formula.
+3. For each, trains a ranker and fits a formula without any kernel of its family, and tunes it over their union.
 4. Measures the union's winner and the dense best again, side by side in one bench, and compares only those two.
 """
 
@@ -31,13 +32,14 @@ from rich.console import Console
 from rich.table import Table
 
 import tileguard
+from tileguard.features.anchor import FormulaParams
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.tiles import ReductionTile
 from tileguard.learner.corpus import Corpus, KernelSweep, read_corpus
 from tileguard.learner.export import export_onnx
-from tileguard.learner.pipeline import fit_ranker
+from tileguard.learner.pipeline import default_config, fit_ranker, formula_without
 from tileguard.learner.progress import collect_with_progress
-from tileguard.learner.train import TrainConfig, library_versions
+from tileguard.learner.train import library_versions
 from tileguard.learner.workloads import BENCH_KERNELS, Workload, cpu_workloads
 from tileguard.runtime.cli import console as wide_console
 from tileguard.runtime.devices.base import OK
@@ -48,6 +50,7 @@ from tileguard.runtime.selector import MODEL, Selector
 from tileguard.runtime.tuner import tune
 
 ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = ROOT / "corpora" / "cpu.parquet"
 RESULTS = Path(__file__).parent / "results" / "cpu_union.json"
 LOSSLESS = 1.05
 GOAL = 11
@@ -63,12 +66,14 @@ def main() -> None:
         corpus = training_corpus(arguments, device, console)
         dense = dense_sweeps(device, console)
         rankers: dict[str, OnnxRanker] = {}
+        formulas: dict[str, FormulaParams | None] = {}
         cases = []
         for workload, sweep in zip(BENCH_KERNELS, dense.sweeps, strict=True):
             family = workload.family
             if family not in rankers:
                 rankers[family] = ranker_without(family, corpus, device.hardware)
-            selector = Selector(device.hardware, model=rankers[family], top_k=arguments.top_k)
+                formulas[family] = formula_without(corpus, device.hardware, without(family, corpus))
+            selector = Selector(device.hardware, model=rankers[family], top_k=arguments.top_k, formula=formulas[family])
             cases.append(judge(workload, sweep, device, selector, repeats=arguments.repeats))
             console.print(f"{workload.workload}: ratio {cases[-1]['ratio']:.3f}", highlight=False)
     finally:
@@ -84,7 +89,7 @@ def main() -> None:
         "versions": {"tileguard": tileguard.__version__, "python": platform.python_version(), **library_versions()},
         "training": {
             "corpus_digest": corpus.digest, "kernels": len(corpus.sweeps), "rows": corpus.n_rows,
-            "parameters": TrainConfig().asdict(), "left_out": "the operation of the kernel under test",
+            "parameters": default_config(device.hardware).asdict(), "left_out": "the family of the kernel under test",
         },
         "top_k": arguments.top_k, "repeats": arguments.repeats, "n": len(cases), "lossless": lossless,
         "goal": f"{GOAL} of {len(cases)} within {LOSSLESS - 1:.0%}", "seconds": time.monotonic() - started,
@@ -98,7 +103,7 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, help="train on this corpus of this machine and collect none")
+    parser.add_argument("--corpus", type=Path, help="train on this corpus of this machine")
     parser.add_argument("--train", type=int, default=60, help="kernels to collect for training (60)")
     parser.add_argument("--train-budget", type=float, default=100.0, help="seconds to spend on that in this run (100)")
     parser.add_argument("--train-out", type=Path, default=ROOT / "out" / "cpu_union_train.parquet")
@@ -109,9 +114,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def training_corpus(arguments: argparse.Namespace, device: CpuDevice, console: Console) -> Corpus:
-    """The given corpus, or what the budget allows of a collected one."""
+    """The given corpus, the shipped one of this CPU, or what the budget allows of a collected one."""
     if arguments.corpus is not None:
         return read_corpus(arguments.corpus)
+    shipped = read_corpus(SHIPPED)
+    if shipped.sweeps[0].hardware == device.hardware.name:
+        return shipped
     workloads = cpu_workloads(arguments.train, seed=1)
     # Half the rounds: a training label is a grade and needs no more.
     collector = CpuDevice(rounds=7)
@@ -134,10 +142,14 @@ def dense_sweeps(device: CpuDevice, console: Console) -> Corpus:
 
 def ranker_without(family: str, corpus: Corpus, hardware: HardwareSpec) -> OnnxRanker:
     """A ranker as it would be shipped, trained on every kernel that is not of `family`."""
-    indices = [i for i, sweep in enumerate(corpus.sweeps) if sweep.family != family]
-    fitted = fit_ranker(corpus, hardware, TrainConfig(), indices)
+    fitted = fit_ranker(corpus, hardware, default_config(hardware), without(family, corpus))
     onnx = export_onnx(fitted.booster)
     return OnnxRanker(replace(fitted.manifest, onnx_sha256=hashlib.sha256(onnx).hexdigest()), onnx, hardware)
+
+
+def without(family: str, corpus: Corpus) -> list[int]:
+    """The sweeps of every other family."""
+    return [i for i, sweep in enumerate(corpus.sweeps) if sweep.family != family]
 
 
 def judge(
@@ -148,7 +160,7 @@ def judge(
     result = tune(kernel, device, selector)
     best = sweep.tiles[int(np.nanargmin(sweep.us))]
     proposed = [candidate.tile for candidate in result.candidates]
-    formula = formula_tiles(kernel, device.hardware)
+    formula = formula_tiles(kernel, device.hardware, params=selector.formula)
     model = [candidate.tile for candidate in result.candidates if MODEL in candidate.proposers]
     near = int((sweep.slowdown <= LOSSLESS).sum())
     compile_ms = [ms for ms in sweep.compile_ms.tolist() if not math.isnan(ms)]

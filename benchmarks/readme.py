@@ -1,4 +1,4 @@
-"""Write the figures of the README, docs/ranker.md and docs/cpu.md from the results files, so that none is copied by hand.
+"""Write the figures of the README, docs/ranker.md, docs/cpu.md and docs/adapt.md from the results files, so that none is copied by hand.
 
 python benchmarks/readme.py
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.readme_cpu import objectives, peers
+from benchmarks.readme_cpu import adapted, objectives, peers
 from tileguard.learner.tables import percent
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -130,7 +131,7 @@ def cpu(result: dict[str, Any]) -> str:
         f"On this project's CPU device (LLVM, one thread of {result['hardware']['name'].removeprefix('cpu-')}; "
         "`python benchmarks/cpu_union.py`, [cpu_union.json](benchmarks/results/cpu_union.json)) the worst tile is "
         f"{spread[0]:.0f} to {spread[-1]:.0f} times slower than the best. Each of {result['n']} kernels was tuned with its "
-        f"operation held out of training: the union's winner is within 5 % of the dense best on {result['lossless']} "
+        f"family held out of training and fitting: the union's winner is within 5 % of the dense best on {result['lossless']} "
         f"(timed anew, side by side), the formula alone on {alone['formula']}, the model's eight tiles alone on "
         f"{alone['model']}, as many tiles as the union drawn blindly on {percent(blind)} of kernels; compiling the union "
         f"took {percent(spent / dense)} of compiling the lattice."
@@ -212,7 +213,17 @@ def cpu_page() -> str:
     )
 
 
-BLOCKS = {README: block, ROOT / "docs" / "ranker.md": ablation, ROOT / "docs" / "cpu.md": cpu_page}
+def adapt_page() -> str:
+    """Both tables of docs/adapt.md."""
+    return adapted(load("cpu_adapt"))
+
+
+BLOCKS: dict[Path, Callable[[], str]] = {
+    README: block,
+    ROOT / "docs" / "ranker.md": ablation,
+    ROOT / "docs" / "cpu.md": cpu_page,
+    ROOT / "docs" / "adapt.md": adapt_page,
+}
 """Page -> what stands between its two markers."""
 
 

@@ -67,3 +67,37 @@ def peers(result: dict[str, Any]) -> str:
         f"load {load['before'][0]:.1f} before and {load['after'][0]:.1f} after; `python benchmarks/cpu_peers.py`, "
         "[cpu_peers.json](../benchmarks/results/cpu_peers.json)."
     )
+
+
+ADAPTED = {
+    "formula": "formula, which is all that a foreign model leaves",
+    "base model@8": "the foreign model's 8 tiles",
+    "adapted model@8": "the adapted model's 8 tiles",
+    "adapted union@8": "the union after adapting",
+    "base union@8, were it trusted": "the union, were the foreign model trusted",
+}
+
+
+def adapted(result: dict[str, Any]) -> str:
+    """Both judgements of benchmarks/cpu_adapt.py: shares of kernels within 5 % of the dense best."""
+    parts = []
+    for title, key in (
+        (f"families of the {result['judged']['kernels']} known", "families_known"),
+        ("families held out", "families_held_out"),
+    ):
+        columns = ["run time" if one["calls"] is None else f"N = {one['calls']:,.0f}" for one in result[key]]
+        rows = [f"| {title} | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
+        rows += [
+            f"| {label} | " + " | ".join(percent(one["sets"][name]["lossless"]) for one in result[key]) + " |"
+            for name, label in ADAPTED.items()
+        ]
+        parts.append("\n".join(rows))
+    violations = sum(
+        one["superset_violations"] for key in ("families_known", "families_held_out") for one in result[key]
+    )
+    return "\n\n".join(parts) + (
+        f"\n\nShares of kernels within 5 % of the dense best. {result['local']['kernels']} local kernels, base of "
+        f"{result['base']['kernels']}; {result['hardware']['name'].removeprefix('cpu-')}, {result['toolchain']}, one thread, "
+        f"{result['date'][:10]}, load {result['load_average'][0]:.1f}; superset violations: {violations}; `python "
+        "benchmarks/cpu_adapt.py`, [cpu_adapt.json](../benchmarks/results/cpu_adapt.json)."
+    )
