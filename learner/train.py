@@ -117,19 +117,11 @@ def training_corpus(corpus: Corpus, indices: Iterable[int], config: TrainConfig)
     return under(corpus, (FOREVER, *config.calls), indices)
 
 
-def fit(
-    corpus: Corpus,
-    hardware: HardwareSpec,
-    indices: Sequence[int],
-    config: TrainConfig,
-    weights: Sequence[float] | None = None,
-) -> Any:
-    """A LightGBM Booster trained on the sweeps at `indices`; each kernel under each objective is one ranking group.
-    weights: of each sweep of the corpus; left out, all count alike."""
+def fit(corpus: Corpus, hardware: HardwareSpec, indices: Sequence[int], config: TrainConfig) -> Any:
+    """A LightGBM Booster trained on the sweeps at `indices`; each kernel under each objective is one ranking group."""
     sweeps = training_corpus(corpus, indices, config)
     matrices = design_matrix(sweeps, hardware, range(len(sweeps.sweeps)))
-    of_sweep = None if weights is None else [weights[i] for i in indices] * (1 + len(config.calls))
-    return fit_rows(sweeps.sweeps, matrices, hardware, config, of_sweep)
+    return fit_rows(sweeps.sweeps, matrices, hardware, config)
 
 
 def fit_rows(
@@ -139,7 +131,8 @@ def fit_rows(
     config: TrainConfig,
     weights: Sequence[float] | None = None,
 ) -> Any:
-    """A LightGBM Booster from sweeps, each under its own calls, and their rows of `design_matrix`."""
+    """A LightGBM Booster from sweeps, each under its own calls, and their rows of `design_matrix`. weights: of each
+    sweep; left out, all count alike."""
     lightgbm = require("lightgbm")
     names = feature_space(hardware).schema.names
     label = log_speed if config.objective == "regression" else relevance

@@ -24,7 +24,7 @@ from tileguard.learner.adapt import AdaptRefused, adapt, local_weight, local_wor
 from tileguard.learner.collect import collect
 from tileguard.learner.corpus import Corpus, read_corpus
 from tileguard.learner.pipeline import write_model
-from tileguard.learner.train import TrainConfig, fit
+from tileguard.learner.train import TrainConfig, design_matrix, fit_rows
 from tileguard.learner.workloads import Workload, cpu_workloads
 from tileguard.runtime.devices import cpu
 from tileguard.runtime.devices.base import Compiled, Timing
@@ -225,14 +225,15 @@ def test_local_kernels_weigh_as_much_as_the_base_and_at_most_eight_times_each() 
 
 
 def test_weights_of_one_change_no_model_and_others_do(base: Corpus) -> None:
-    indices = range(len(base.sweeps))
+    n = len(base.sweeps)
+    matrices = design_matrix(base, THERE, range(n))
 
     def text(weights: list[float] | None) -> str:
-        return str(fit(base, THERE, indices, TINY, weights).model_to_string())
+        return str(fit_rows(base.sweeps, matrices, THERE, TINY, weights).model_to_string())
 
     plain = text(None)
-    assert text([1.0] * len(indices)) == plain
-    assert text([8.0] + [1.0] * (len(indices) - 1)) != plain
+    assert text([1.0] * n) == plain
+    assert text([8.0] + [1.0] * (n - 1)) != plain
 
 
 Run = Callable[..., tuple[int, str, str]]
