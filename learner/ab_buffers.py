@@ -15,7 +15,7 @@ from tileguard.runtime.devices.cpu.reference import reference, rounding_unit
 from tileguard.runtime.devices.cpu.storage import EPS, STORAGE, TINY, Array, to_storage, widened
 from tileguard.runtime.devices.cpu.workspace import guarded_buffers
 
-GUARD_BYTE, POISON_BYTE = 0xA7, 0xFF
+FIRST_GUARD, POISON_BYTE = 0xA7, 0xFF
 WORST = 1e300
 """Stands for an error without bound: JSON has no infinity."""
 
@@ -62,15 +62,16 @@ class AbBuffers:
         """Make outputs NaN and guards whole, so that what is not written, or written outside, shows."""
         for view in self._outputs.values():
             view.view(np.uint8)[...] = POISON_BYTE
-        for guard in self._guards:
-            guard[...] = GUARD_BYTE
+        # Each its own byte: what is read from one guard and written to another shows.
+        for index, guard in enumerate(self._guards):
+            guard[...] = FIRST_GUARD + index % 64
 
     def check(self, tile: ReductionTile) -> dict[str, Any]:
         """Compare every number of every output with float64, and every guard byte, after a run of `tile`.
 
         worst: the largest error as a share of what rounding may do, `WORST` where it has no bound; right up to 1.
         """
-        touched = sum(int((guard != GUARD_BYTE).sum()) for guard in self._guards)
+        touched = sum(int((guard != FIRST_GUARD + index % 64).sum()) for index, guard in enumerate(self._guards))
         unit = rounding_unit(self.kernel, tile)
         outputs = {
             name: {"elements": view.size, **self._errors(view, *expected, unit), "sha256": _sha256(view)}

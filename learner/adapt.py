@@ -138,6 +138,16 @@ def measured_on(base: Corpus) -> str:
     return names[0]
 
 
+def checked_base(base: Corpus) -> str:
+    """The CPU of a base corpus that can be adapted. Raises InvalidInput where it is of none, or of several, has fewer than
+    two families (each model must be judged without one), or has tiles without a compile time."""
+    name = measured_on(base)
+    if len(families := set(base.families)) < 2:
+        raise InvalidInput("base", ", ".join(sorted(families)), "a corpus of two workload families or more")
+    under(base, [1.0])
+    return name
+
+
 def local_weight(base: int, local: int) -> float:
     """Weight of each of `local` kernels that makes them count as much as `base` ones together, MOST_WEIGHT at most."""
     return min(MOST_WEIGHT, max(1.0, base / local))
@@ -158,7 +168,7 @@ def adapt(
     fewer than LEAST_KERNELS local kernels, ParityError where the export is not bit-equal.
     """
     started = time.perf_counter()
-    measured_on(base)
+    checked_base(base)
     if {sweep.hardware for sweep in local.sweeps} != {hardware.name}:
         raise InvalidInput("local", local.path, f"a corpus of {hardware.name}")
     if twice := sorted(set(base.files) & set(local.files)):
@@ -169,9 +179,11 @@ def adapt(
             "run it again to go on, or with more --budget"
         )
     here = {sweep.kernel for sweep in local.sweeps}
-    base = base.subset(i for i, sweep in enumerate(base.sweeps) if sweep.kernel not in here)
-    # Where the base was measured on such a machine too, its kernels tell as much as these.
     same = measured_on(base) == hardware.name
+    base = base.subset(i for i, sweep in enumerate(base.sweeps) if sweep.kernel not in here)
+    if len(set(base.families)) < 2:
+        raise InvalidInput("base", base.path, "two workload families or more that the local corpus does not hold")
+    # Where the base was measured on such a machine too, its kernels tell as much as these.
     weight = 1.0 if same else local_weight(len(base.sweeps), len(local.sweeps))
     on_step("computing features")
     joint = Joint(base, local, hardware, config, weight)
@@ -207,7 +219,7 @@ def why_refused(judgements: Sequence[Judgement]) -> str | None:
     before, after = (
         float(np.exp(np.log(np.concatenate([one.slowdown(name) for one in judgements])).mean())) for name in JUDGED[:2]
     )
-    if not after <= TOLERANCE * before:
+    if not (after <= TOLERANCE * before and np.isfinite(after)):
         return (
             f"the adapted model's best 8 tiles are {100 * (after - 1):.1f} % behind the dense best, those of the base's "
             f"model {100 * (before - 1):.1f} % (geometric mean over the local kernels and all numbers of calls)"

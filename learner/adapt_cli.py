@@ -49,20 +49,23 @@ def adapt_command(
     """Fit a ranker to this CPU: sweep a few kernels, train on them and on another CPU's corpus, judge, and install it."""
     from tileguard.runtime.devices.cpu import CpuDevice
 
-    from .adapt import BASE_CORPUS, AdaptRefused, adapt, local_workloads, measured_on
+    from .adapt import BASE_CORPUS, AdaptRefused, adapt, checked_base, local_workloads
     from .cli import check_folder
     from .collect import collect
     from .corpus import read_corpus
     from .pipeline import default_config, write_model
     from .progress import collect_with_progress
+    from .store import open_store
 
     root = models.user_root() if out is None else out
     if root is None:
         raise InvalidInput("out", None, "a folder, where the user has no home")
     start = read_corpus(BASE_CORPUS if base is None else base)
-    measured = measured_on(start)
+    measured = checked_base(start)
     workloads = local_workloads(start, count, seed)
     check_folder("out", root)
+    if store is not None:
+        open_store(store)  # fails now rather than after the sweep
     device = CpuDevice(compile_again_ms=COMPILE_AGAIN_MS, target=target)
     try:
         hardware = device.hardware

@@ -244,6 +244,10 @@ def collect_command(
         raise InvalidInput("device", device, "cpu or inductor")
     if tiles != "dense" or repeat is not None or family != "reduction":
         raise InvalidInput("device", device, "inductor, for --tiles, --repeat and --family")
+    if workloads is not None and (count is not None or min_log2 is not None or ops != "passes"):
+        raise InvalidInput(
+            "workloads", str(workloads), "left out with --count, --ops and --min-log2: they draw kernels"
+        )
     chosen = (
         parse_workloads(workloads)
         if workloads is not None

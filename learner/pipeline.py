@@ -269,8 +269,12 @@ def write_model(trained: Trained, directory: str | Path) -> Path:
         staging.chmod(0o755)
         if directory.exists():
             old = Path(tempfile.mkdtemp(dir=directory.parent, prefix=directory.name + ".old."))
-            directory.rename(old / directory.name)
-            staging.rename(directory)
+            try:
+                directory.rename(old / directory.name)
+                staging.rename(directory)
+            finally:
+                if not directory.exists():  # interrupted in between: better the old one than none
+                    (old / directory.name).rename(directory)
             shutil.rmtree(old)
         else:
             staging.rename(directory)

@@ -27,6 +27,9 @@ MIN_AXIS = 4
 LEAST_LOG2 = 2 * math.log2(MIN_AXIS)
 """Below it an axis would have no choice."""
 
+MOST_DUPLICATES = 1000
+"""Draws in a row that may bring a kernel that is there already: a range has so many shapes and no more."""
+
 FILE_FIELDS = ("op", "xnumel", "rnumel", "dtype", "inner")
 
 
@@ -61,24 +64,28 @@ def cpu_workloads(
 ) -> tuple[Workload, ...]:
     """`count` distinct workloads, the same for the same seed; those of a smaller count are their beginning.
 
-    The operations take turns; each goes through all dtypes and layouts before it repeats one. Every other kernel is
-    ragged: one axis or both no power of two. Element counts and aspect ratios are log-uniform. ops: to draw from,
+    The operations take turns; each goes through all dtypes and layouts, with ragged sizes (one axis or both no power of
+    two) and without, before it repeats one. Element counts and aspect ratios are log-uniform. ops: to draw from,
     those of passes where left out; PROGRAM_OPS are the others. min_log2: of the element counts, at least.
     """
     count = checked_int("count", count, minimum=1)
     if not LEAST_LOG2 <= min_log2 < NUMEL_LOG2[1]:
         raise InvalidInput("min_log2", min_log2, f"{LEAST_LOG2:g} to below {NUMEL_LOG2[1]:g}")
     draw = random.Random(checked_int("seed", seed, minimum=0))
-    variants = [(dtype, inner) for dtype in CPU_DTYPES for inner in (True, False)]
+    variants = [(dtype, inner, ragged) for dtype in CPU_DTYPES for inner in (True, False) for ragged in (True, False)]
     decks = {op: draw.sample(variants, len(variants)) for op in ops}
     names = list(ops)
     drawn: dict[str, Workload] = {}
+    failed = 0
     while len(drawn) < count:
+        if failed > MOST_DUPLICATES:
+            raise InvalidInput("count", count, f"fewer: no {len(drawn) + 1} different kernels are found in this range")
         turn, position = divmod(len(drawn), len(names))
         op = names[position]
-        dtype, inner = decks[op][turn % len(variants)]
-        xnumel, rnumel = _shape(draw, min_log2, ragged=len(drawn) % 2 == 1, min_x=1 if inner else MIN_AXIS)
+        dtype, inner, ragged = decks[op][turn % len(variants)]
+        xnumel, rnumel = _shape(draw, min_log2, ragged=ragged, min_x=1 if inner else MIN_AXIS)
         one = cpu_workload(op, xnumel, rnumel, dtype, inner=inner)
+        failed = failed + 1 if one.workload in drawn else 0
         drawn.setdefault(one.workload, one)
     return tuple(drawn.values())
 

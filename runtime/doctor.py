@@ -16,7 +16,7 @@ from tileguard.features.errors import TileguardError
 from tileguard.features.hardware import HardwareSpec, host_cpu, known_hardware, usable_cpus
 from tileguard.features.kernels import ReductionKernel
 
-from .guard import GuardPolicy
+from .guard import GuardPolicy, check_fit
 from .optional import EXTRA_OF
 from .selector import Selector, load_champion
 
@@ -107,7 +107,7 @@ def _cuda() -> str:
 def _own_champion() -> str:
     """Where the model of this machine's CPU is from."""
     hardware = host_cpu()
-    load_champion(hardware)
+    check_fit(load_champion(hardware).manifest, family="reduction", hardware=hardware)
     return str(models.model_path("reduction", hardware.name))
 
 

@@ -76,9 +76,19 @@ def parse_manifest(text: str) -> Manifest:
         values["families"] = _texts(raw.get("families", []))
     except (AttributeError, TypeError, ValueError) as error:
         raise ModelRejected(Reason.UNREADABLE, f"manifest: {error}") from None
+    for entry in values["calibration"]:
+        if not _calibrates(entry):
+            raise ModelRejected(Reason.UNREADABLE, f"manifest: {entry!r:.100} calibrates no k")
     if not (math.isfinite(values["diversity"]) and values["diversity"] >= 0):
         raise ModelRejected(Reason.UNREADABLE, f"manifest: diversity is {values['diversity']}")
     return Manifest(**values)
+
+
+def _calibrates(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry of the calibration says of a number of tiles how often they missed."""
+    k, upper = entry.get("k"), entry.get("upper", 1.0)
+    counted = isinstance(k, int) and not isinstance(k, bool) and k >= 1
+    return counted and isinstance(upper, int | float) and not isinstance(upper, bool) and math.isfinite(upper)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -49,7 +50,7 @@ class AmortisedTime:
 
     def __post_init__(self) -> None:
         n = self.n_calls
-        if isinstance(n, bool) or not isinstance(n, int | float) or not 0 <= n <= MAX_CALLS:
+        if isinstance(n, bool) or not isinstance(n, numbers.Real) or not 0 <= n <= MAX_CALLS:
             raise InvalidInput("n_calls", n, "a number from 0 to 10^15")
         object.__setattr__(self, "n_calls", float(n))
 

@@ -93,6 +93,24 @@ def test_a_trained_model_is_written_whole_and_loads_as_it_was(few: Corpus, tmp_p
     assert Selector(H200, model=tmp_path / "m").select(sweep.kernel).verdict.reason is Reason.TRUST
 
 
+def test_an_interrupt_between_old_and_new_leaves_the_old(
+    few: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = train_model(few, H200, QUICK, command="test")
+    write_model(trained, tmp_path / "m")
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if target == tmp_path / "m" and ".old." not in str(self):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_model(trained, tmp_path / "m")
+    assert load_ranker(tmp_path / "m", H200).manifest.onnx_sha256 == trained.manifest.onnx_sha256
+
+
 def test_same_corpus_and_seed_give_the_same_bytes(few: Corpus) -> None:
     one, other = (train_model(few, H200, QUICK, command="test") for _ in range(2))
     assert one.onnx == other.onnx

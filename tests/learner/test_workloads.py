@@ -39,7 +39,7 @@ def test_equal_seeds_give_equal_workloads_and_other_seeds_others() -> None:
 
 def test_these_are_the_workloads_of_seed_1() -> None:
     assert [one.workload for one in cpu_workloads(4, 1)] == [
-        "sum:2048x128:fp64", "max:64x5675:fp16", "meanvar:4x131072:fp32", "rmsnorm:1024x15:fp32",
+        "sum:256x4765:fp64", "max:3x8949:fp16", "meanvar:29x512:fp64:outer", "rmsnorm:128x128:fp32:outer",
     ]  # fmt: skip
 
 
@@ -55,11 +55,27 @@ def test_drawn_workloads_cover_operations_dtypes_layouts_and_ragged_sizes(seed: 
     variants = Counter((k.op, k.dtype, k.inner) for k in kernels)
     assert set(variants.values()) == {10}
     assert len(variants) == len(OPS) * len(CPU_DTYPES) * 2
-    ragged = sum(not (is_pow2(k.xnumel) and is_pow2(k.rnumel)) for k in kernels)
-    assert ragged == 360
+    # Of each operation, dtype and layout half: none is learned from powers of two alone.
+    ragged = Counter((k.op, k.dtype, k.inner) for k in kernels if not (is_pow2(k.xnumel) and is_pow2(k.rnumel)))
+    assert set(ragged.values()) == {5}
+    assert set(ragged) == set(variants)
     sizes = [k.xnumel * k.rnumel for k in kernels]
     assert 2**10 < min(sizes) < 2**13 < 2**21 < max(sizes) < 2**24
     assert all(k.rnumel >= 4 and (k.inner or k.xnumel >= 4) for k in kernels)
+
+
+@pytest.mark.parametrize("ops", [OP_SETS["programs"], OP_SETS["all"]])
+def test_every_operation_is_drawn_ragged_and_not(ops: tuple[str, ...]) -> None:
+    drawn = Counter(
+        (one.kernel.op, is_pow2(one.kernel.xnumel) and is_pow2(one.kernel.rnumel))
+        for one in cpu_workloads(16 * len(ops), 4, ops=ops)
+    )
+    assert drawn == Counter({(op, even): 8 for op in ops for even in (True, False)})
+
+
+def test_more_kernels_than_a_range_has_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="count: 20000 is not allowed; expected fewer: no "):
+        cpu_workloads(20_000, 0, min_log2=21.9)
 
 
 def test_tile_programs_are_drawn_where_they_are_asked_for() -> None:

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import manifest_for
 
 from tileguard.features.errors import InvalidInput
 from tileguard.features.kernels import ReductionKernel
 from tileguard.learner.calibrate import calibration
 from tileguard.runtime.calibration import calibrated_k, resolved_k
+from tileguard.runtime.guard import ModelRejected, Reason
+from tileguard.runtime.manifest import parse_manifest
 from tileguard.runtime.selector import Selector
 
 ENTRIES: list[dict[str, Any]] = [
@@ -21,6 +24,17 @@ ENTRIES: list[dict[str, Any]] = [
     {"k": 8, "kernels": 300, "misses": 15, "upper": 0.076},
     {"k": 12, "kernels": 300, "misses": 9, "upper": 0.052},
 ]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"k": 0, "upper": 0.01}, {"k": -5}, {"upper": 0.01}, {"k": "abc"}, {"k": 1e999}, {"k": True}, {"k": 4, "upper": None},
+     {"k": 4, "upper": "0"}, {"k": 4, "upper": float("nan")}],
+)  # fmt: skip
+def test_a_calibration_that_says_nothing_of_a_k_is_unreadable(entry: dict[str, Any]) -> None:
+    with pytest.raises(ModelRejected, match="calibrates no k") as caught:
+        parse_manifest(manifest_for("h200", calibration=(*ENTRIES, entry)).to_json())
+    assert caught.value.verdict.reason is Reason.UNREADABLE
 
 
 @pytest.mark.parametrize(("risk", "k"), [(0.2, 4), (0.17, 4), (0.1, 8), (0.06, 12), (0.05, None)])

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ pytest.importorskip("llvmlite")
 from tests.contracts.device_contract import DeviceContract
 
 import tileguard
-from tileguard.features.errors import TileguardError
+from tileguard.features.errors import InvalidInput, TileguardError
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import LOWERINGS, ReductionTile
 from tileguard.runtime.devices.base import CompileError, Device, OutOfResource, WrongResult
@@ -81,6 +82,34 @@ def _run(kernel: ReductionKernel, tile: ReductionTile, **operands: np.ndarray) -
 
 def _linked(kernel: ReductionKernel, tile: ReductionTile, workspace: Workspace) -> LinkedKernel:
     return LinkedKernel(compile_object(kernel, tile)[0], len(workspace.pointers))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_a_maximum_that_runs_past_its_buffers_is_seen(dtype: str) -> None:
+    """It reads the guard behind the input and writes a maximum of that: into another guard, of another byte."""
+    one_more = cpu_kernel("max", 65, 64, dtype)
+    workspace = Workspace(cpu_kernel("max", 64, 64, dtype))
+    workspace.poison()
+    _linked(one_more, ReductionTile(1, 16), workspace).run(workspace.pointers)
+    with pytest.raises(WrongResult, match="wrote outside"):
+        workspace.check(ReductionTile(1, 16))
+
+
+def test_threads_that_compile_one_kernel_do_not_disturb_each_other() -> None:
+    kernel, device = cpu_kernel("softmax", 256, 1000, "fp32"), CpuDevice()
+    tiles = [ReductionTile(x, r) for x in (1, 2, 4) for r in (16, 32, 64)]
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            made = list(pool.map(lambda tile: device.compile(kernel, tile), tiles))
+    finally:
+        device.close()
+    assert [one.tile for one in made] == tiles
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -5.0])
+def test_a_time_to_compile_for_that_is_none_is_refused(value: float) -> None:
+    with pytest.raises(InvalidInput, match="compile_again_ms"):
+        CpuDevice(compile_again_ms=value)
 
 
 def test_a_bound_call_is_one_run_and_keeps_its_code() -> None:

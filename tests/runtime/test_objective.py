@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +62,11 @@ def test_run_time_is_the_limit_of_many_calls(pair: tuple[float, float]) -> None:
     assert AmortisedTime(1e15).cost_us(timing(us), ms) / 1e15 == pytest.approx(us, rel=1e-3)
     assert AmortisedTime(0).cost_us(timing(us), ms) == 1e3 * ms
     assert RunTime().calls == math.inf
+
+
+@pytest.mark.parametrize("n", [np.int64(8), np.float32(8), np.float64(8), 8])
+def test_numbers_of_any_library_are_numbers(n: float) -> None:
+    assert repr(AmortisedTime(n)) == "AmortisedTime(n_calls=8.0)"
 
 
 @pytest.mark.parametrize("n", [-1, math.nan, math.inf, 1e16, "8", None, True])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from tileguard.features.errors import TileguardError, checked_int
+from tileguard.features.errors import InvalidInput, TileguardError, checked_int
 from tileguard.features.hardware import HardwareSpec, host_cpu
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
@@ -74,7 +76,11 @@ class CpuDevice:
         self._seed = seed
         self._recipe = replace(recipe or BenchRecipe(), rounds=checked_int("rounds", rounds, minimum=0))
         self._budgets = budgets or CpuBudgets()
+        if not 0 <= compile_again_ms < math.inf:
+            raise InvalidInput("compile_again_ms", compile_again_ms, "a number of ms >= 0")
         self._compile_again_ms = compile_again_ms
+        # Threads share a kernel's buffers: one runs, checks or times at a time.
+        self._running = threading.Lock()
         self._compiler = ChildCompiler(timeout_s=compile_timeout_s, target=target)
         # Buffers live as long as a candidate of their kernel does, and the last kernel's until there is another.
         self._workspaces: WeakValueDictionary[ReductionKernel, Workspace] = WeakValueDictionary()
@@ -97,18 +103,20 @@ class CpuDevice:
         spent = [made.compile_ms]
         while sum(spent) < self._compile_again_ms and len(spent) < MOST_COMPILES:
             spent.append(self._compiler.compile(kernel, tile).compile_ms)
-        workspace = self._workspace(kernel)
-        code = _Code(self._link(made.image, len(workspace.pointers), tile), workspace)
-        workspace.poison()
-        code.run(1)
-        workspace.check(tile)
+        with self._running:
+            workspace = self._workspace(kernel)
+            code = _Code(self._link(made.image, len(workspace.pointers), tile), workspace)
+            workspace.poison()
+            code.run(1)
+            workspace.check(tile)
         return Compiled(kernel, tile, min(spent), handle=code)
 
     def bench(self, compiled: Sequence[Compiled]) -> list[Timing]:
         """Time candidates by BenchRecipe. Those pruned on the way keep the timing of the rounds that they ran."""
         self._check_open()
         codes: list[_Code] = [candidate.handle for candidate in compiled]
-        return interleave([code.run for code in codes], [c.kernel for c in compiled], self._recipe, seed=self._seed)
+        with self._running:
+            return interleave([code.run for code in codes], [c.kernel for c in compiled], self._recipe, seed=self._seed)
 
     def close(self) -> None:
         self._closed = True

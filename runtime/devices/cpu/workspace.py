@@ -20,7 +20,8 @@ PAGE = 4096
 # Buffers begin on a page each, moved on by a few cache lines: the same in every process, so that times do not
 # depend on where an allocator put them, and never all at one offset of a page, where stores would hold up loads.
 STAGGER = 320
-GUARD_BYTE = 0xC3
+FIRST_GUARD = 0xA1
+"""Byte of the first guard; each next one has the next byte, so that what is read from one and written to another shows."""
 POISON_BYTE = 0xFF  # NaN in every storage dtype: an output that was not written shows
 CHUNK = 1 << 18  # elements compared or referenced at a time, to stay in cache
 
@@ -34,8 +35,12 @@ class _Expected:
     slack: Array
 
 
+def _guard_byte(index: int) -> int:
+    return FIRST_GUARD + index % 64
+
+
 class Workspace:
-    """Buffers of one kernel in one arena, every byte between them a guard byte.
+    """Buffers of one kernel in one arena, every byte between them a guard's.
 
     `pointers` are their addresses in the order of the kernel's parameters: tile operands, row operands, outputs.
     """
@@ -62,8 +67,8 @@ class Workspace:
         """Make outputs NaN, and guards whole again."""
         for output in self._outputs:
             output.view(np.uint8)[...] = POISON_BYTE
-        for guard in self._guards:
-            guard[...] = GUARD_BYTE
+        for index, guard in enumerate(self._guards):
+            guard[...] = _guard_byte(index)
 
     def check(self, tile: ReductionTile) -> None:
         """Compare every output and every guard byte after a run of `tile`.
@@ -71,7 +76,7 @@ class Workspace:
         Raises WrongResult saying which output, where, how much and how many; or which byte outside was written.
         """
         for index, guard in enumerate(self._guards):
-            touched = np.flatnonzero(guard != GUARD_BYTE)
+            touched = np.flatnonzero(guard != _guard_byte(index))
             if touched.size:
                 where = f"byte {int(touched[0])} of guard {index}"
                 raise WrongResult(f"tile {tile}: wrote outside its buffers, {touched.size} bytes from {where}")
