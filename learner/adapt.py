@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,9 @@ MOST_WEIGHT = 8.0
 
 LEAST_KERNELS = 8
 """Local kernels below which nothing can be judged."""
+
+MIXED_OPS = tuple(op for pair in zip_longest(OP_SETS["passes"], OP_SETS["programs"]) for op in pair if op is not None)
+"""Operations of passes and tile programs in turns: a sweep cut short has some of both."""
 
 TOLERANCE = 1.005
 """Geometric means closer than this are equal: two sweeps of the same kernels differ by more."""
@@ -124,9 +128,9 @@ class Adaptation:
 def local_workloads(base: Corpus, count: int, seed: int) -> tuple[Workload, ...]:
     """`count` kernels of all operations to sweep here, none of which the base has. Raises InvalidInput naming count or
     seed."""
-    count, seed = checked_int("count", count, minimum=1), checked_int("seed", seed, minimum=0)
+    count, seed = checked_int("count", count, minimum=LEAST_KERNELS), checked_int("seed", seed, minimum=0)
     known = {sweep.kernel_id for sweep in base.sweeps}
-    drawn = cpu_workloads(count + len(known), LOCAL_SEEDS + seed, ops=OP_SETS["all"], min_log2=MIN_LOG2)
+    drawn = cpu_workloads(count + len(known), LOCAL_SEEDS + seed, ops=MIXED_OPS, min_log2=MIN_LOG2)
     return tuple(one for one in drawn if one.workload not in known)[:count]
 
 
@@ -176,7 +180,7 @@ def adapt(
     if len(local.sweeps) < LEAST_KERNELS:
         raise AdaptRefused(
             f"{len(local.sweeps)} kernels are swept, fewer than the {LEAST_KERNELS} that a judgement needs; "
-            "run it again to go on, or with more --budget"
+            "run it again to go on"
         )
     here = {sweep.kernel for sweep in local.sweeps}
     same = measured_on(base) == hardware.name
@@ -188,7 +192,7 @@ def adapt(
     on_step("computing features")
     joint = Joint(base, local, hardware, config, weight)
     on_step(f"cross-validating over {config.folds} folds of workload families, on the local kernels")
-    held_out, judgements = judge(joint, local)
+    held_out, judgements = judge(joint, local, on_step)
     refusal = why_refused(judgements)
     if refusal is not None:
         return Adaptation(hardware, base, local, weight, judgements, None, refusal)
@@ -291,7 +295,9 @@ class Joint:
         return BoosterRanker(booster, self.hardware, bare_manifest(ranges, self.hardware, self.config))
 
 
-def judge(joint: Joint, judged: Corpus) -> tuple[HeldOut, tuple[Judgement, ...]]:
+def judge(
+    joint: Joint, judged: Corpus, on_step: Callable[[str], None] = lambda step: None
+) -> tuple[HeldOut, tuple[Judgement, ...]]:
     """The kernels of `judged`, each by models and a formula that saw none of its family. Folds are of the joint corpus's
     families, and those without a family of `judged` are left out; what is in neither is judged by the first."""
     n_base, hardware = joint.n_base, joint.hardware
@@ -306,6 +312,7 @@ def judge(joint: Joint, judged: Corpus) -> tuple[HeldOut, tuple[Judgement, ...]]
         mine = tuple(i for i, family in enumerate(judged.families) if number_of.get(family, 0) == number)
         if not mine:
             continue
+        on_step(f"fold {number + 1} of {len(splits)}")
         fold_of |= dict.fromkeys(mine, number)
         of_base = [i for i in train if i < n_base]
         before[number], after[number] = joint.ranker(of_base), joint.ranker(train)

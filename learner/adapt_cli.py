@@ -37,7 +37,7 @@ def adapt_command(
             "XDG_DATA_HOME, else in ~/.local/share."
         ),
     ] = None,
-    count: Annotated[int, typer.Option(help="Kernels to sweep on this machine.")] = 24,
+    count: Annotated[int, typer.Option(help="Kernels to sweep on this machine, 8 or more.")] = 24,
     budget: Annotated[float, typer.Option(help="Seconds of sweeping; run it again to go on.")] = 180.0,
     seed: Annotated[int, typer.Option(help="Of the kernels drawn, and of the training.")] = 0,
     target: TargetOption = None,

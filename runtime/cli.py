@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,19 +19,15 @@ from tileguard import __version__
 from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.hardware import KNOWN, known_hardware
 from tileguard.features.kernels import ReductionKernel
-from tileguard.features.tiles import ReductionTile
 
 from .calibration import DEFAULT_RISK, calibrated_k
-from .devices.base import OK, Timing
 from .devices.cpu import OPS, PROGRAM_OPS, cpu_kernel
 from .doctor import diagnose
 from .hooks.records import UNTOUCHED
 from .hooks.report import read_log
-from .objective import AmortisedTime, Objective, RunTime, schedule
+from .objective import AmortisedTime, Objective, RunTime
 from .report_cli import ORDERS, legend, ordered, report_table, summary_grid
 from .selector import DEFAULT_TOP_K, CandidateSet, Selector
-from .tuner import TuningResult, tune
-from .winners import Winners
 
 JSON_VERSION = 1
 """Version of every `--json` object; it rises when a key changes meaning or goes."""
@@ -92,7 +87,12 @@ def select_command(
 ) -> None:
     """The candidate set of one reduction, with who proposed each tile and what the guard says."""
     counts = (num_load, num_reduction, num_store)
-    if known_hardware(hardware).kind == "cpu" and op is not None and counts == (None, None, None):
+    of_cpu = known_hardware(hardware).kind == "cpu"
+    if of_cpu != (op is not None):
+        raise InvalidInput(
+            "op", op, "one of " + ", ".join((*OPS, *PROGRAM_OPS)) if of_cpu else "left out: it is for CPUs"
+        )
+    if op is not None and counts == (None, None, None):
         kernel = dataclasses.replace(cpu_kernel(op, xnumel, rnumel, dtype, inner=not outer), persistent=persistent)
     else:
         loads, reductions, stores = (1 if count is None else count for count in counts)
@@ -113,62 +113,13 @@ def select_command(
         table.add_row(escape(str(c.tile)), escape(", ".join(c.proposers)), score)
     console().print(table)
     say(
-        f"{len(result.candidates)} candidates for {xnumel} × {rnumel} {kernel.dtype} on {result.hardware}; "
+        f"{counted(len(result.candidates), 'candidate')} for {xnumel} × {rnumel} {kernel.dtype} on {result.hardware}; "
         f"model: {result.verdict}; selected in {result.times.total_us / 1e3:.1f} ms, loading the model included"
     )
-    if selector.guard.ranker is not None and (entries := selector.guard.ranker.manifest.calibration):
-        say(calibration_line(entries, result.top_k, selector.risk))
-
-
-@app.command("tune")
-def tune_command(
-    op: Annotated[str, typer.Option(help=", ".join((*OPS, *PROGRAM_OPS)))],
-    xnumel: Xnumel,
-    rnumel: Rnumel,
-    dtype: Dtype = "fp32",
-    outer: Outer = False,
-    device: Annotated[str, typer.Option(help="cpu: compiled by LLVM, timed on this machine.")] = "cpu",
-    model: ModelOption = "champion",
-    top_k: TopK = str(DEFAULT_TOP_K),
-    risk: Risk = DEFAULT_RISK,
-    calls: CallsOption = None,
-    winners: Annotated[Path | None, typer.Option(help="SQLite file that keeps winners over processes.")] = None,
-    target: TargetOption = None,
-    as_json: Json = False,
-) -> None:
-    """Tune one reduction for real: compile the candidate set, check and time every tile, keep the best.
-
-    Best is the fastest, or with --calls what costs least to compile once and call so often.
-    """
-    if device != "cpu":
-        raise InvalidInput("device", device, "cpu; GPU kernels are tuned inside their compiler")
-    from .devices.cpu import CpuDevice
-
-    kernel = cpu_kernel(op, xnumel, rnumel, dtype, inner=not outer)
-    objective = objective_option(calls)
-    machine = CpuDevice(target=target)
-    try:
-        selector = Selector(machine.hardware, model=model_option(model), top_k=top_k_option(top_k), risk=risk)
-        result = tune(
-            kernel, machine, selector, objective=objective, winners=Winners(winners) if winners is not None else None
-        )
-    finally:
-        machine.close()
-    if as_json:
-        print_json(tuning_json(result))
-        return
-    if not result.from_store:
-        console().print(tuning_table(result, width=console().width))
-    source = "from the store" if result.from_store else f"of {len(result.candidates)} candidates"
-    console().print(
-        f"winner {source}: [bold]{escape(str(result.winner.tile))}[/bold], {result.winner.us:.2f} µs, compiled in "
-        f"{result.winner.compile_ms:.0f} ms; proposed by {escape(', '.join(result.proposers))}; "
-        f"model: {escape(str(result.verdict))}; {result.seconds:.1f} s"
-    )
-    if calls is not None:
-        say(cost_line(result, objective))
-    if not result.from_store:
-        say(schedule_line(result))
+    ranker = selector.guard.ranker
+    # What was held out was judged by run time, and kernels of the range.
+    if ranker is not None and ranker.manifest.calibration and result.verdict.trusted and calls is None:
+        say(calibration_line(ranker.manifest.calibration, result.top_k, selector.risk))
 
 
 @app.command("report")
@@ -232,69 +183,6 @@ def candidate_set_json(result: CandidateSet, selector: Selector) -> dict[str, An
     }
 
 
-def tuning_json(result: TuningResult) -> dict[str, Any]:
-    """`tune --json`: every candidate with status, compile time and timing; the winner."""
-    return {
-        "version": JSON_VERSION,
-        "kernel": dataclasses.asdict(result.kernel),
-        "hardware": result.hardware,
-        "verdict": {"reason": result.verdict.reason, "detail": result.verdict.detail},
-        "from_store": result.from_store,
-        "winner": {**dataclasses.asdict(result.winner), "proposers": list(result.proposers)},
-        "schedule": [
-            {"tile": dataclasses.asdict(tile), "from_calls": since} for tile, since in cheapest_by_calls(result)
-        ],
-        "candidates": [dataclasses.asdict(c) for c in result.candidates],
-        "seconds": result.seconds,
-    }
-
-
-def cost_line(result: TuningResult, objective: Objective) -> str:
-    """What the winner costs under an objective that counts compiling."""
-    winner = result.winner
-    cost = objective.cost_us(Timing(winner.us, winner.us, winner.us, 0.0, 1), winner.compile_ms)
-    return (
-        f"compiled once and called {objective.calls:g} times: {cost / 1e3:.3g} ms, of which compiling "
-        f"{100 * 1e3 * winner.compile_ms / cost if cost else 100:.0f} %"
-    )
-
-
-def cheapest_by_calls(result: TuningResult) -> list[tuple[ReductionTile, float]]:
-    """The candidates that are best for some number of calls, compiling counted, and from how many on."""
-    works = [(c.tile, c.compile_ms or 0.0, c.timing.us) for c in result.candidates if c.timing is not None]
-    return [(works[i][0], since) for i, since in schedule([(ms, us) for _, ms, us in works])]
-
-
-def schedule_line(result: TuningResult) -> str:
-    """Which candidate is best from how many calls on, compiling counted."""
-    parts = [
-        f"{tile}" + (f" from {math.ceil(since):,} on" if since else "") for tile, since in cheapest_by_calls(result)
-    ]
-    return "cheapest by calls, compiling counted: " + ", ".join(parts)
-
-
-NARROW = 70
-"""Columns of a terminal below which the spread and the compile time of each tile are left out."""
-
-
-def tuning_table(result: TuningResult, *, width: int = NARROW) -> Table:
-    """Candidates by time, failures last."""
-    figures = ("µs",) if width < NARROW else ("µs", "MAD", "compile ms")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("tile", "proposed by"):
-        table.add_column(name, overflow="fold")
-    for name in figures:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("status", overflow="fold")
-    for c in sorted(result.candidates, key=lambda c: c.timing.us if c.timing else float("inf")):
-        times = (f"{c.timing.us:.2f}", f"{c.timing.us_mad:.2f}", f"{c.compile_ms:.0f}") if c.timing else ("", "", "")
-        table.add_row(
-            escape(str(c.tile)), escape(", ".join(c.proposers)), *times[: len(figures)], OK if c.status == OK else escape(f"{c.status}: {c.error}"),
-            style="bold" if c.tile == result.winner.tile else "",
-        )  # fmt: skip
-    return table
-
-
 def calibration_line(entries: Sequence[Mapping[str, Any]], top_k: int, risk: float) -> str:
     """What held-out kernels say of this k, and which k is calibrated for the risk."""
     seen = max((entry for entry in entries if entry["k"] <= top_k), key=lambda entry: entry["k"], default=entries[0])
@@ -303,6 +191,11 @@ def calibration_line(entries: Sequence[Mapping[str, Any]], top_k: int, risk: flo
     if "upper" in seen:
         line += f" (at most {100 * seen['upper']:.1f} % with 95 % confidence)"
     return f"{line}; calibrated for {100 * risk:g} %: " + (f"k = {found}" if found else "no k that was looked at")
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 candidate`, `2 candidates`."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def objective_option(calls: float | None) -> Objective:
@@ -349,4 +242,4 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not (abs(value) < float("inf")) else value
 
 
-from . import plan_cli  # noqa: F401  (last: its command uses what is above)
+from . import plan_cli, tune_cli  # noqa: F401  (last: their commands use what is above)

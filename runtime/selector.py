@@ -89,7 +89,10 @@ def load_champion(hardware: HardwareSpec) -> OnnxRanker:
         return load_ranker(directory, hardware)
     if hardware.kind == "cpu" and (others := models.other_cpus("reduction")):
         trained = " and ".join(others)
-        cure = "`tileguard adapt` fits one to this machine"
+        from .devices.cpu.targets import LEVELS
+
+        target = next((f" --target {name}" for name in LEVELS if hardware.name.endswith(f"-{name}")), "")
+        cure = f"`tileguard adapt{target}` fits one to this machine"
         raise ModelRejected(Reason.WRONG_HARDWARE, f"trained on {trained}, this is {hardware.name}; {cure}")
     raise ModelRejected(Reason.NO_MODEL, f"none is shipped for reductions on {hardware.name}; give a model's folder")
 

@@ -127,12 +127,15 @@ def measure(candidate_set: CandidateSet, device: Device, objective: Objective) -
 
 
 def pick_winner(results: Sequence[CandidateResult], objective: Objective) -> Winner | None:
-    """The candidate of least cost; None when none worked."""
+    """The candidate of least cost; None when none worked. By run time, of those that tie the cheapest to compile."""
     timed = [(r, r.timing, r.compile_ms or 0.0) for r in results if r.timing is not None]
     if not timed:
         return None
     costs = [objective.cost_us(timing, compile_ms) for _, timing, compile_ms in timed]
     best = min(range(len(timed)), key=costs.__getitem__)
+    if objective.calls < math.inf:  # compiling is in the cost: nothing is left for a tie to decide
+        result, timing, compile_ms = timed[best]
+        return Winner(result.tile, timing.us, compile_ms)
     spreads = [
         abs(objective.cost_us(replace(timing, us=timing.us + timing.us_mad), compile_ms) - cost)
         for (_, timing, compile_ms), cost in zip(timed, costs, strict=True)

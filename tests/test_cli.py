@@ -26,10 +26,11 @@ from tileguard.learner.corpus_schema import CORPUS_SCHEMA
 from tileguard.learner.evaluate import by_regime, evaluate
 from tileguard.learner.tables import compare_tables, selector_table
 from tileguard.learner.workloads import cpu_workload
-from tileguard.runtime import cli
+from tileguard.runtime import cli, tune_cli
 from tileguard.runtime.devices.cpu import CpuDevice
 from tileguard.runtime.doctor import Finding
 from tileguard.runtime.hooks.report import KernelRecord, Log, TileRecord
+from tileguard.runtime.objective import AmortisedTime, RunTime
 from tileguard.runtime.selector import Selector, load_champion
 from tileguard.runtime.tuner import tune
 
@@ -522,10 +523,11 @@ def test_tuning_and_doctor_tables_stay_whole_on_a_narrow_terminal(run: Run, monk
     finally:
         device.close()
     for width in (40, 80):
-        text = shown(cli.tuning_table(result, width=width), width)
-        assert "…" not in text
-        for candidate in result.candidates:
-            assert candidate.timing is None or f" {candidate.timing.us:.2f} " in text
+        for objective in (RunTime(), AmortisedTime(100)):
+            text = shown(tune_cli.tuning_table(result, objective, width=width), width)
+            assert "…" not in text
+            for candidate in result.candidates:
+                assert candidate.timing is None or f" {tune_cli.three_digits(candidate.timing.us)} " in text
     monkeypatch.setattr(cli, "console", lambda: Console(width=40, highlight=False, emoji=False))
     code, out, _ = run("doctor")
     assert code == 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-from benchmarks.readme import BEGIN, BLOCKS, END
+from benchmarks.readme import BEGIN, BLOCKS, END, load
 from tests.support import python
+
+from tileguard.learner.corpus import read_corpus
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,6 +29,15 @@ def test_the_quick_start_runs_as_printed() -> None:
 def test_the_figures_are_those_of_the_results_files(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text.split(BEGIN)[1].split(END)[0].strip() == BLOCKS[page]().strip()
+
+
+def test_figures_of_the_cpu_are_from_the_shipped_corpus() -> None:
+    digest = read_corpus(ROOT / "corpora" / "cpu.parquet").digest
+    assert load("cpu_objectives")["corpus"]["digest"] == digest
+    assert load("cpu_union")["training"]["corpus_digest"] == digest
+    assert load("cpu_adapt")["base"]["files"] == {"cpu.parquet": digest}
+    (champion,) = (ROOT / "models").glob("reduction-cpu-*/manifest.json")
+    assert json.loads(champion.read_text(encoding="utf-8"))["corpora"] == {"cpu.parquet": digest}
 
 
 def test_every_file_that_the_docs_link_to_exists() -> None:

@@ -209,10 +209,14 @@ def test_corpora_that_do_not_fit_are_refused_by_name(base: Corpus, local: Corpus
         adapt(base, local.subset(range(3)), HERE, TINY, command="")
 
 
-def test_a_base_that_no_fold_could_train_without_a_family_is_refused_before_a_sweep(base: Corpus, local: Corpus) -> None:
+def test_a_base_that_no_fold_could_train_without_a_family_is_refused_before_a_sweep(
+    base: Corpus, local: Corpus
+) -> None:
     family = base.families[0]
     single = base.subset(i for i, name in enumerate(base.families) if name == family)
-    with pytest.raises(InvalidInput, match=f"base: '{family}' is not allowed; expected a corpus of two workload families"):
+    with pytest.raises(
+        InvalidInput, match=f"base: '{family}' is not allowed; expected a corpus of two workload families"
+    ):
         adapting.checked_base(single)
     untimed = replace(base.sweeps[0], compile_ms=np.full(len(base.sweeps[0].tiles), np.nan))
     with pytest.raises(InvalidInput, match="tiles without a compile time"):

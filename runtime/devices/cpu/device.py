@@ -18,7 +18,7 @@ from tileguard.runtime.optional import require
 from ..base import Compiled, CompileError, Timing
 from .budgets import CpuBudgets, check_budgets
 from .compiler import ChildCompiler
-from .targets import checked_target, targeted
+from .targets import WITHOUT_FP16, checked_target, targeted
 from .timing import BenchRecipe, interleave
 from .workspace import Workspace
 
@@ -71,6 +71,7 @@ class CpuDevice:
         from .jit import toolchain
 
         target = checked_target(target)
+        self._target = target
         self._toolchain = toolchain(target)
         self._hardware = targeted(host_cpu(), target)
         self._seed = seed
@@ -99,6 +100,8 @@ class CpuDevice:
         """Raises OutOfResource (a static budget), CompileError, CompileTimeout or WrongResult."""
         self._check_open()
         check_budgets(kernel, tile, self._budgets)
+        if kernel.dtype == "fp16" and self._target in WITHOUT_FP16:
+            raise CompileError(f"tile {tile}: fp16 needs x86-64-v3 or more, {self._target} has no conversion")
         made = self._compiler.compile(kernel, tile)
         spent = [made.compile_ms]
         while sum(spent) < self._compile_again_ms and len(spent) < MOST_COMPILES:

@@ -23,6 +23,10 @@ LEVELS: dict[str, tuple[str, ...]] = {
 """LLVM's name of each level, the lesser first, and LLVM's names of what it has over the one before."""
 
 
+WITHOUT_FP16 = ("x86-64", "x86-64-v2")
+"""Levels on which fp16 is converted by calls into a library that is not linked."""
+
+
 def host_targets() -> tuple[str, ...]:
     """The levels that this machine has; none where it is no x86-64. Raises MissingDependency without llvmlite."""
     llvm: Any = require("llvmlite.binding")
