@@ -68,7 +68,7 @@ def _derived_warps(size: IntArray, most: int) -> IntArray:
 
 
 @lru_cache(maxsize=256)
-def _of_space(space: TileSpace, most: int, warp_size: int) -> Blocks:
+def _of_space(space: TileSpace[ReductionTile], most: int, warp_size: int) -> Blocks:
     return _of_columns(tile_columns(space), most, warp_size)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import total_ordering
 from operator import attrgetter
-from typing import overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from .errors import InvalidInput, checked_choice, checked_int
 
 _CAP = 1 << 48
 _CAPS = np.array([_CAP, _CAP, 1 << 20, 1 << 20], dtype=np.int64)
+_MATMUL_CAPS = (_CAP, _CAP, _CAP, 1 << 20, 1 << 20, _CAP)
+
+T = TypeVar("T")
 
 LOWERINGS = ("loop", "snapshot", "select")
 
@@ -97,7 +100,7 @@ class MatmulTile:
         return self.sort_key < other.sort_key
 
 
-class TileSpace(Sequence[ReductionTile]):
+class TileSpace(Sequence[T]):
     """Distinct tiles with what is asked of them for every kernel, worked out once: a lattice serves many kernels.
 
     tiles: in order; position: of each tile.
@@ -105,21 +108,21 @@ class TileSpace(Sequence[ReductionTile]):
 
     __slots__ = ("_before", "_columns", "position", "tiles")
 
-    def __init__(self, tiles: Iterable[ReductionTile]) -> None:
-        self.tiles: tuple[ReductionTile, ...] = tuple(tiles)
-        self.position: dict[ReductionTile, int] = {tile: i for i, tile in enumerate(self.tiles)}
+    def __init__(self, tiles: Iterable[T]) -> None:
+        self.tiles: tuple[T, ...] = tuple(tiles)
+        self.position: dict[T, int] = {tile: i for i, tile in enumerate(self.tiles)}
         if len(self.position) < len(self.tiles):
             self.tiles = tuple(dict.fromkeys(self.tiles))
             self.position = {tile: i for i, tile in enumerate(self.tiles)}
-        self._before: TileSpace | None = None
+        self._before: TileSpace[T] | None = None
         self._columns: npt.NDArray[np.int64] | None = None
 
-    def with_extra(self, extra: Iterable[ReductionTile]) -> TileSpace:
+    def with_extra(self, extra: Iterable[T]) -> TileSpace[T]:
         """This space, then those of `extra` that it lacks."""
         new = tuple(tile for tile in dict.fromkeys(extra) if tile not in self.position)
         if not new:
             return self
-        joined = TileSpace.__new__(TileSpace)
+        joined: TileSpace[T] = TileSpace.__new__(TileSpace)
         joined.tiles = self.tiles + new
         joined.position = self.position | {tile: i for i, tile in enumerate(new, start=len(self.tiles))}
         joined._before, joined._columns = self, None
@@ -127,23 +130,23 @@ class TileSpace(Sequence[ReductionTile]):
 
     @property
     def columns(self) -> npt.NDArray[np.int64]:
-        """int64[4, n]: xblock, r0_block, num_warps (0 where None), num_stages; read-only, made when first asked for."""
+        """The tiles as `tile_columns` or `matmul_columns` gives them, made when first asked for."""
         if self._columns is None:
             before = self._before
-            if before is None:
-                self._columns = _columns(self.tiles)
+            if before is None or not before.tiles:
+                self._columns = _columns_of(self.tiles)
             else:
-                self._columns = np.concatenate((before.columns, _columns(self.tiles[len(before) :])), axis=1)
+                self._columns = np.concatenate((before.columns, _columns_of(self.tiles[len(before) :])), axis=1)
         return self._columns
 
     def __len__(self) -> int:
         return len(self.tiles)
 
     @overload
-    def __getitem__(self, index: int) -> ReductionTile: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[ReductionTile, ...]: ...
-    def __getitem__(self, index: int | slice) -> ReductionTile | tuple[ReductionTile, ...]:
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
         return self.tiles[index]
 
 
@@ -152,6 +155,28 @@ def tile_columns(tiles: Sequence[ReductionTile]) -> npt.NDArray[np.int64]:
     if not tiles:
         raise InvalidInput("tiles", tiles, "at least one tile")
     return tiles.columns if isinstance(tiles, TileSpace) else _columns(tiles)
+
+
+def matmul_columns(tiles: Sequence[MatmulTile]) -> npt.NDArray[np.int64]:
+    """int64[6, n]: block_m, block_n, block_k, num_warps (0 where None), num_stages, group_m; sides and group 2^48 at
+    most. Read-only."""
+    return tiles.columns if isinstance(tiles, TileSpace) else _matmul_columns(tiles)
+
+
+def _columns_of(tiles: Sequence[Any]) -> npt.NDArray[np.int64]:
+    return _matmul_columns(tiles) if tiles and isinstance(tiles[0], MatmulTile) else _columns(tiles)
+
+
+def _matmul_columns(tiles: Sequence[MatmulTile]) -> npt.NDArray[np.int64]:
+    # As in _columns: a side past every axis might not fit 64 bits.
+    rows = [tile.sort_key for tile in tiles]
+    try:
+        array = np.array(rows, dtype=np.int64)
+    except OverflowError:
+        array = np.array([[min(n, _CAP) for n in row] for row in rows], dtype=np.int64)
+    array = np.ascontiguousarray(np.minimum(array.reshape(-1, 6), _MATMUL_CAPS).T)
+    array.flags.writeable = False
+    return array
 
 
 def _columns(tiles: Sequence[ReductionTile]) -> npt.NDArray[np.int64]:

@@ -199,7 +199,7 @@ def adapt(
     on_step("fitting on every family")
     ranker = joint.ranker(range(len(joint.corpus.sweeps)))
     on_step("exporting to ONNX and comparing every score")
-    onnx, rows = exported(ranker.booster, joint.matrices, hardware, config)
+    onnx, rows = exported(ranker.booster, joint.matrices, config)
     metrics = {
         "held_out": held_out_metrics(held_out), "parity": {"rows": rows, "unequal": 0},
         "adaptation": {

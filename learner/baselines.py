@@ -5,7 +5,8 @@ A tile that the sweep did not measure can neither win nor be counted: a set is w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from tileguard.features.anchor import FormulaParams
 from tileguard.features.hardware import HardwareSpec
@@ -21,7 +22,7 @@ COORDINATE_DESCENT_THRESHOLD = 0.001
 """TorchInductor's coordinate descent moves only for a gain of 0.1 %."""
 
 
-def measured(sweep: KernelSweep, tiles: Iterable[ReductionTile]) -> Candidates:
+def measured(sweep: KernelSweep, tiles: Iterable[Any]) -> Candidates:
     """Those of `tiles` that the sweep measured, in order."""
     return tuple(dict.fromkeys(sweep.index[tile] for tile in tiles if tile in sweep.index))
 
@@ -80,11 +81,16 @@ def _neighbours(tile: ReductionTile) -> list[ReductionTile]:
 
 
 def formula(
-    sweep: KernelSweep, hardware: HardwareSpec, *, all_warps: bool, params: FormulaParams | None = None
+    sweep: KernelSweep,
+    hardware: HardwareSpec,
+    *,
+    all_warps: bool,
+    params: FormulaParams | None = None,
+    propose: Callable[..., tuple[Any, ...]] = formula_tiles,
 ) -> Candidates:
     """The formula's tiles on `hardware`, with their own warp counts or with every one that was measured. params: as
-    `formula_tiles` takes them."""
-    tiles = formula_tiles(sweep.kernel, hardware, params=params)
+    `propose` takes them, what the kernel's family proposes without a model."""
+    tiles = propose(sweep.kernel, hardware, params=params)
     if not all_warps:
         return measured(sweep, tiles)
     blocks = {(tile.xblock, tile.r0_block) for tile in tiles}

@@ -8,6 +8,7 @@ from typing import Any
 from tileguard.runtime.manifest import Manifest
 
 from .decision import Decision
+from .regimes import TITLES
 
 CARD_FILE = "card.md"
 
@@ -20,6 +21,7 @@ _HEAD = "≤ 5 % | 5–10 % | 10–30 % | > 30 % | geomean | p95 | worst | tiles
 def model_card(manifest: Manifest) -> str:
     """Markdown: use, data, held-out quality by selector, regime and family, guard, limits."""
     held_out, of_cpu = manifest.metrics["held_out"], manifest.hardware.startswith("cpu-")
+    words = _WORDS[manifest.family]
     lines = [
         f"# {manifest.family} ranker for {manifest.hardware}",
         "",
@@ -29,10 +31,7 @@ def model_card(manifest: Manifest) -> str:
         + ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())
         + ".",
         "",
-        (
-            "**Use.** Ranks the tiles of a reduction kernel inside `tileguard.runtime.Selector`, which unites its best k "
-            "with the formula's and the compiler's own list. Alone it gives no guarantee."
-        ),
+        f"**Use.** {words['use']} Alone it gives no guarantee.",
         "",
         "**Data.** " + "; ".join(f"`{name}` ({digest[:12]}…)" for name, digest in manifest.corpora.items()) + ": "
         f"{held_out['kernels']} kernels, {held_out['rows']} tiles, {held_out['families']} workload families.",
@@ -59,7 +58,8 @@ def model_card(manifest: Manifest) -> str:
         "",
     ]
     lines += _by_calls(held_out.get("by_calls", {}))
-    for title, key in (("regime of rnumel", "by_regime"), ("family, left out with its fold", "by_family")):
+    lines += _against(held_out.get("against", {}))
+    for title, key in ((TITLES[manifest.family], "by_regime"), ("family, left out with its fold", "by_family")):
         lines += [f"| {title} (model@8) | kernels | {_HEAD} |", "|---|---|" + "---|" * 8]
         lines += [_row(name, s, str(s["kernels"])) for name, s in held_out[key].items()]
         lines.append("")
@@ -72,17 +72,53 @@ def model_card(manifest: Manifest) -> str:
         (
             "**Guard.** Listened to only on its hardware, with its feature schema and digest. For a kernel outside the "
             "trained range of a feature (by over a quarter of its width) its tiles are added, not trusted"
-            + ("." if of_cpu else ": the formula then stands with every warp count beside them.")
+            + ("." if of_cpu else words["unsure"])
         ),
         "",
         (
             "**Limits.** One machine, synthetic operators; "
-            + ("one thread. " if of_cpu else "num_stages is always 1. ")
+            + ("one thread. " if of_cpu else words["limits"])
             + "Kernels of published model collections were not used for training or tuning."
         ),
         "",
     ]
     return "\n".join(lines)
+
+
+_WORDS: Mapping[str, Mapping[str, str]] = {
+    "reduction": {
+        "use": "Ranks the tiles of a reduction kernel inside `tileguard.runtime.Selector`, which unites its best k "
+        "with the formula's and the compiler's own list.",
+        "unsure": ": the formula then stands with every warp count beside them.",
+        "limits": "num_stages is always 1. ",
+    },
+    "matmul": {
+        "use": "Ranks the tiles of a matrix product inside `tileguard.runtime.matmul_selector.MatmulSelector`, which unites "
+        "its best k with the planner's (`formula` below) and the compiler's own list.",
+        "unsure": ".",
+        "limits": "GROUP_M of a tile that it chooses is always 8. ",
+    },
+}  # fmt: skip
+"""What a card says of a family alone."""
+
+
+def _against(against: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+    """Against what a host takes without us: the fastest of ATen's ways, and the least of that and of its own list."""
+    if not against:
+        return []
+    return [
+        "| other time ÷ best time in the set | other | kernels | geomean | p5 | over 2 % slower |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {name} | {other} | {found['kernels']:.0f} | {found['geomean']:.3f} | {found['p5']:.3f} | "
+            f"{_percent(found['slower'])} |"
+            for name, others in against.items()
+            for other, found in others.items()
+        ),
+        "",
+        "aten: ATen's fastest way. host: the least of that and of the compiler's own list, as max-autotune picks.",
+        "",
+    ]
 
 
 def _by_calls(by_calls: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -126,7 +126,7 @@ def evaluate_command(
     spec = corpus_hardware(corpus, hardware)
     objective = objective_option(calls)
     corpus = under(corpus, [objective.calls])
-    ranker = load_model(model, spec) if model != "none" else None
+    ranker = load_model(model, spec, corpus.family) if model != "none" else None
     evaluation = evaluate(
         corpus, spec, champion_model(ranker, spec) if ranker is not None else None, ks=parse_ks(top_k)
     )
@@ -161,7 +161,7 @@ def train_command(
 
     corpus = read_corpora(corpora, hardware=hardware)
     spec = corpus_hardware(corpus, hardware)
-    config = default_config(spec, seed=seed, folds=folds)
+    config = default_config(spec, corpus.family, seed=seed, folds=folds)
     if rounds is not None:
         config = dataclasses.replace(config, rounds=rounds)
     command = shlex.join(["tileguard", "train", *map(str, corpora), "--out", str(out), *_flags(seed, rounds, folds)])
@@ -315,11 +315,11 @@ def corpus_hardware(corpus: Corpus, asked: str | None) -> HardwareSpec:
     return known_hardware(names[0])
 
 
-def load_model(text: str, spec: HardwareSpec) -> OnnxRanker:
+def load_model(text: str, spec: HardwareSpec, family: str) -> OnnxRanker:
     """`--model` for evaluate and compare; where a guard would fall back, a refused model is an error here."""
     try:
-        ranker = load_champion(spec) if text == "champion" else load_ranker(text, spec)
-        check_fit(ranker.manifest, family="reduction", hardware=spec)
+        ranker = load_champion(spec, family) if text == "champion" else load_ranker(text, spec, family)
+        check_fit(ranker.manifest, family=family, hardware=spec)
     except ModelRejected as error:
         raise InvalidInput("model", text, f"a usable model ({error})") from None
     return ranker

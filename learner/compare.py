@@ -19,9 +19,11 @@ import numpy.typing as npt
 from tileguard.runtime.manifest import Manifest
 
 from .evaluate import Evaluation
+from .regimes import REGIMES as REGIMES_OF
 from .tracking import curve_points, evaluation_metrics, judged_of, metric_name
 
-REGIMES = ("small", "mid", "hole")
+REGIMES = tuple(regime for regimes in REGIMES_OF.values() for regime in regimes)
+"""Of every family, in order."""
 
 
 @dataclass(frozen=True, eq=False)

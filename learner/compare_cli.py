@@ -175,23 +175,25 @@ def _judge(models: list[str], corpora: list[Path], hardware: str | None, k: int,
     spec = corpus_hardware(corpus, hardware)
     # What is recorded has the names that trainings have.
     ks = {k, *EVALUATED_K} if record else {k}
-    return _Judged({name: load_model(name, spec) for name in models}, corpus, spec, sorted(ks))
+    return _Judged({name: load_model(name, spec, corpus.family) for name in models}, corpus, spec, sorted(ks))
 
 
 def _carried(name: str, hardware: str | None) -> Column:
     """A model that there is no corpus for."""
     from tileguard.features.hardware import known_hardware
+    from tileguard.runtime.feature_space import REDUCTION
     from tileguard.runtime.manifest import parse_manifest
     from tileguard.runtime.ranker import MANIFEST_FILE
 
     from .compare import column_of_manifest
 
-    file = Path(name) / MANIFEST_FILE
-    if hardware is None and file.is_file():
-        hardware = parse_manifest(file.read_text(encoding="utf-8")).hardware
+    file, family = Path(name) / MANIFEST_FILE, REDUCTION
+    if file.is_file():
+        manifest = parse_manifest(file.read_text(encoding="utf-8"))
+        hardware, family = hardware or manifest.hardware, manifest.family
     if hardware is None:
         raise InvalidInput("model", name, "a model's folder, or a corpus or --hardware with it")
-    return column_of_manifest(name, load_model(name, known_hardware(hardware)).manifest)
+    return column_of_manifest(name, load_model(name, known_hardware(hardware), family).manifest)
 
 
 def _recorded(store: Store, names: list[str], most: int) -> dict[str, list[Column]]:

@@ -110,6 +110,11 @@ class Corpus:
         return tuple(sweep.family for sweep in self.sweeps)
 
     @property
+    def family(self) -> str:
+        """Of kernels: reduction or matmul."""
+        return self.schema.family
+
+    @property
     def n_rows(self) -> int:
         return sum(len(sweep.tiles) for sweep in self.sweeps)
 

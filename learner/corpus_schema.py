@@ -73,7 +73,8 @@ MATMUL_EXTRA = ("op", "allow_tf32", "decompose_k", "aten_us")
 @dataclass(frozen=True, eq=False)
 class CorpusSchema:
     """One family's corpora. fields: (name, Arrow type, nullable) of every column, in order; later_fields: columns that
-    older corpora of this version lack; extra: kernel columns that a KernelSweep keeps beside its kernel.
+    older corpora of this version lack; extra: kernel columns that a KernelSweep keeps beside its kernel. sizes, sides:
+    names of a kernel's lengths and of a tile's, as reports give them.
     """
 
     family: str
@@ -81,6 +82,8 @@ class CorpusSchema:
     tile_fields: tuple[tuple[str, Any, bool], ...]
     later_fields: tuple[str, ...]
     extra: tuple[str, ...]
+    sizes: tuple[str, ...]
+    sides: tuple[str, ...]
     kernel: Callable[[Mapping[str, Any]], Any]
     tile: Callable[[Mapping[str, Any]], Any]
 
@@ -158,9 +161,13 @@ def _shown(value: object) -> object:
     return value if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
 
 
-REDUCTION = CorpusSchema("reduction", KERNEL_FIELDS, TILE_FIELDS, LATER_FIELDS, (), row_kernel, row_tile)
+REDUCTION = CorpusSchema(
+    "reduction", KERNEL_FIELDS, TILE_FIELDS, LATER_FIELDS, (), ("xnumel", "rnumel"), ("xblock", "r0_block"),
+    row_kernel, row_tile,
+)  # fmt: skip
 MATMUL = CorpusSchema(
-    "matmul", MATMUL_KERNEL_FIELDS, MATMUL_TILE_FIELDS, (), MATMUL_EXTRA, row_matmul, row_matmul_tile
+    "matmul", MATMUL_KERNEL_FIELDS, MATMUL_TILE_FIELDS, (), MATMUL_EXTRA, ("batch", "m", "n", "k"),
+    ("block_m", "block_n", "block_k"), row_matmul, row_matmul_tile,
 )  # fmt: skip
 SCHEMAS = {schema.family: schema for schema in (REDUCTION, MATMUL)}
 CORPUS_SCHEMA = REDUCTION.arrow

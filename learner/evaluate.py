@@ -9,20 +9,20 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tileguard.features.anchor import FormulaParams, regime
+from tileguard.features.anchor import FormulaParams
 from tileguard.features.hardware import HardwareSpec
-from tileguard.features.kernels import ReductionKernel
-from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.choose import choose
-from tileguard.runtime.fallback import formula_tiles
-from tileguard.runtime.feature_space import FOREVER
+from tileguard.runtime.feature_space import FOREVER, REDUCTION
 from tileguard.runtime.guard import Reason
-from tileguard.runtime.selector import Selector
+from tileguard.runtime.matmul_selector import SELECTORS
+from tileguard.runtime.selector import FamilySelector
 
 from . import baselines
 from .amortised import calls_of
 from .baselines import Candidates, measured
 from .corpus import Corpus, KernelSweep
+from .corpus_schema import REDUCTION as REDUCTION_CORPUS
+from .regimes import REGIMES, regime_of
 
 LOSSLESS, MINOR, SEVERE = 1.05, 1.10, 1.30
 """Edges of the loss tiers, as best time in the set ÷ dense best (reduction RFC §3.3)."""
@@ -35,9 +35,7 @@ CURVE_K = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
 
 
 class Scorer(Protocol):
-    def score(
-        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = FOREVER
-    ) -> npt.NDArray[np.float64]:
+    def score(self, kernel: Any, tiles: Sequence[Any], calls: float = FOREVER) -> npt.NDArray[np.float64]:
         """float64[n], higher is better."""
 
 
@@ -47,7 +45,7 @@ class Model:
     that unites them with the rest, and the formula that this holds (None is the shipped one)."""
 
     scorer_of: Callable[[int], Scorer]
-    selector_of: Callable[[int, int], Selector]
+    selector_of: Callable[[int, int], FamilySelector[Any, Any]]
     diversity: float
     formula_of: Callable[[int], FormulaParams | None] = lambda index: None
 
@@ -78,6 +76,7 @@ class Evaluation:
         sets = [self.sets[selector][i] for i in where]
         slowdown = self.slowdown(selector)[where]
         n_pred = np.array([len(candidates) for candidates in sets])
+        sides = self.corpus.schema.sides
         chosen = sum(sweep.best_us * s for sweep, s in zip(sweeps, slowdown, strict=True))
         return {
             **tiers(slowdown),
@@ -90,16 +89,38 @@ class Evaluation:
             "n_pred_p95": float(np.percentile(n_pred, 95)),
             "set_mean": float(np.mean([self.sizes[selector][i] for i in where])),
             "set_p95": float(np.percentile([self.sizes[selector][i] for i in where], 95)),
-            "snap1": snap(sweeps, sets, slowdown, factor=1.0),
-            "snap2": snap(sweeps, sets, slowdown, factor=2.0),
+            "snap1": snap(sweeps, sets, slowdown, factor=1.0, sides=sides),
+            "snap2": snap(sweeps, sets, slowdown, factor=2.0, sides=sides),
         }
 
     def loses(self, selector: str, other: str) -> float:
         """Share of kernels on which `selector` is over 2 % slower than `other`."""
         return float((self.slowdown(selector) > NOISE * self.slowdown(other)).mean())
 
+    def against(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Per selector, its best time against what a host without it would take; empty for corpora that timed no ATen.
+
+        aten: ATen's own time; host: the least of ATen's and of the host's list, as max-autotune picks. Each with kernels,
+        and over them geomean and p5 of other time ÷ best time in the set, and `slower`: the share over 2 % slower.
+        """
+        aten = np.array([sweep.extra.get("aten_us") or np.nan for sweep in self.corpus.sweeps], dtype=np.float64)
+        known = np.isfinite(aten)
+        if not known.any():
+            return {}
+        best = np.array([sweep.best_us for sweep in self.corpus.sweeps])
+        # A list without a measured tile leaves ATen.
+        listed = best * self.slowdown("host_default") if "host_default" in self.sets else np.full(len(best), np.inf)
+        others = {"aten": aten[known], "host": np.minimum(aten, listed)[known]}
+        return {
+            name: {
+                other: _faster(us / (best * self.slowdown(name))[known]) for other, us in others.items()
+            }
+            for name in self.sets
+        }  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         """The object that `tileguard evaluate --json` prints (design §6)."""
+        against = self.against()
         models = [name for name in self.sets if name.startswith("model@")]
         return {
             "kernels": len(self.corpus.sweeps),
@@ -110,31 +131,37 @@ class Evaluation:
                 name: {other: self.loses(name, other) for other in ("formula", "host_default") if other in self.sets}
                 for name in models
             },
+            **({"against": against} if against else {}),
         }
 
 
 def evaluate(
     corpus: Corpus, hardware: HardwareSpec, model: Model | None, *, ks: Sequence[int] = (4, 8, 12)
 ) -> Evaluation:
-    """Judge every baseline and, with a model, model@k and union@k for each k.
+    """Judge every baseline and, with a model, model@k and union@k for each k. What is proposed without a model is called
+    formula; of matrix products that is the planner.
 
     union@k is what the Selector really returns, with the host's default list; the model chooses among the tiles that
     the sweep measured. A superset violation is a kernel whose union lacks a measured tile of one of its parts.
     """
-    sweeps = corpus.sweeps
+    sweeps, kind = corpus.sweeps, SELECTORS[corpus.family]
     sets: dict[str, tuple[Candidates, ...]] = {}
     sizes: dict[str, tuple[int, ...]] = {}
     for name, select in BASELINES.items():
-        if name.startswith("host") and not any(sweep.host_default or sweep.host_max_autotune for sweep in sweeps):
+        if corpus.family not in BASELINE_FAMILIES.get(name, (corpus.family,)):
+            continue
+        if name.startswith("host") and not any(select(sweep) for sweep in sweeps):
             continue  # a device that generates its own kernels has no host list to beat
         sets[name] = tuple(only_measured(sweep, select(sweep)) for sweep in sweeps)
         sizes[name] = tuple(map(len, sets[name]))
     params = [model.formula_of(i) if model is not None else None for i in range(len(sweeps))]
-    for name, all_warps in (("formula", False), ("formula_all_warps", True))[: 2 if hardware.has_warps else 1]:
+    forms = (("formula", False), ("formula_all_warps", True))
+    for name, all_warps in forms[: 2 if hardware.has_warps and kind.widens else 1]:
         asked = list(zip(sweeps, params, strict=True))
-        found = (baselines.formula(sweep, hardware, all_warps=all_warps, params=p) for sweep, p in asked)
+        propose = kind.fallback
+        found = (baselines.formula(s, hardware, all_warps=all_warps, params=p, propose=propose) for s, p in asked)
         sets[name] = tuple(only_measured(sweep, one) for sweep, one in zip(sweeps, found, strict=True))
-        whole = (formula_tiles(sweep.kernel, hardware, all_warps=all_warps, params=p) for sweep, p in asked)
+        whole = (propose(sweep.kernel, hardware, all_warps=all_warps, params=p) for sweep, p in asked)
         sizes[name] = tuple(map(len, whole))
     violations = 0
     verdicts: dict[str, int] = {}
@@ -150,7 +177,7 @@ def evaluate(
                 verdicts[result.verdict.reason] = verdicts.get(result.verdict.reason, 0) + 1
                 lengths.append(len(result.tiles))
                 unions.append(only_measured(sweep, measured(sweep, result.tiles)))
-                parts = {*host, *formula_tiles(sweep.kernel, hardware, params=params[i])}
+                parts = {*host, *kind.fallback(sweep.kernel, hardware, params=params[i])}
                 if result.verdict.reason in (Reason.TRUST, Reason.OUT_OF_RANGE):
                     parts |= {sweep.tiles[j] for j in alone[i]}
                 violations += not parts <= set(result.tiles)
@@ -167,6 +194,9 @@ BASELINES: Mapping[str, Callable[[KernelSweep], Candidates]] = {
     "host_coordinate_descent": baselines.host_coordinate_descent,
 }
 """What needs neither model nor formula, by the name that the tables use."""
+
+BASELINE_FAMILIES = {"host_coordinate_descent": (REDUCTION,)}
+"""Baselines of some families alone: TorchInductor's coordinate descent leaves its templates out."""
 
 
 def curve(corpus: Corpus, model: Model, ks: Sequence[int] = CURVE_K) -> dict[int, npt.NDArray[np.float64]]:
@@ -201,6 +231,17 @@ def set_slowdown(sweep: KernelSweep, candidates: Candidates) -> float:
     return min((float(sweep.slowdown[i]) for i in candidates), default=float("inf"))
 
 
+def _faster(ratio: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Of float64[kernels], another's time ÷ one's own: kernels, geomean, p5, share over 2 % slower."""
+    return {
+        "kernels": len(ratio),
+        # A set without a measured tile takes for ever.
+        "geomean": float(np.exp(np.log(ratio).mean())) if ratio.all() else 0.0,
+        "p5": float(np.percentile(ratio, 5)),
+        "slower": float((ratio * NOISE < 1).mean()),
+    }
+
+
 def tiers(slowdown: npt.NDArray[np.float64]) -> dict[str, float]:
     """Shares of kernels: lossless (at most 5 % over the dense best), loss_5_10, loss_10_30, severe (over 30 %)."""
     return {
@@ -217,31 +258,29 @@ def snap(
     slowdown: npt.NDArray[np.float64],
     *,
     factor: float,
+    sides: Sequence[str] = REDUCTION_CORPUS.sides,
 ) -> dict[str, float]:
     """The RFC's snap-eval (§3.3, §4): `hit` is the share of kernels whose set holds the winner (factor 1: that very
-    tile; factor 2: a tile within twice or half of it in both block sizes). A hit counts as the winner's own time, a
+    tile; factor 2: a tile within twice or half of it in all block sizes, `sides`). A hit counts as the winner's own time, a
     miss as the measured slowdown."""
-    hits = np.array([_hits(sweep, candidates, factor) for sweep, candidates in zip(sweeps, sets, strict=True)])
+    hits = np.array([_hits(sweep, candidates, factor, sides) for sweep, candidates in zip(sweeps, sets, strict=True)])
     return {"hit": float(hits.mean()), **tiers(np.where(hits, 1.0, slowdown))}
 
 
-def _hits(sweep: KernelSweep, candidates: Candidates, factor: float) -> bool:
+def _hits(sweep: KernelSweep, candidates: Candidates, factor: float, sides: Sequence[str]) -> bool:
     best = int(np.argmin(sweep.slowdown))
     if factor <= 1.0:
         return best in candidates
-    winner = sweep.tiles[best]
-    return any(
-        max(tile.xblock, winner.xblock) <= factor * min(tile.xblock, winner.xblock)
-        and max(tile.r0_block, winner.r0_block) <= factor * min(tile.r0_block, winner.r0_block)
-        for tile in (sweep.tiles[i] for i in candidates)
-    )
+    winner, *others = ([getattr(sweep.tiles[i], side) for side in sides] for i in (best, *candidates))
+    return any(all(max(a, b) <= factor * min(a, b) for a, b in zip(other, winner, strict=True)) for other in others)
 
 
 def by_regime(evaluation: Evaluation, selector: str) -> dict[str, dict[str, Any]]:
-    """The summary of one selector per regime of rnumel (small, mid, hole), with the number of kernels."""
-    groups: dict[str, list[int]] = {"small": [], "mid": [], "hole": []}
-    for i, sweep in enumerate(evaluation.corpus.sweeps):
-        groups[regime(sweep.kernel.rnumel)].append(i)
+    """The summary of one selector per regime of the family (regimes.py), with the number of kernels."""
+    corpus = evaluation.corpus
+    groups: dict[str, list[int]] = {name: [] for name in REGIMES[corpus.family]}
+    for i, sweep in enumerate(corpus.sweeps):
+        groups[regime_of(sweep)].append(i)
     return {
         name: {"kernels": len(indices), **evaluation.summary(selector, indices)}
         for name, indices in groups.items()

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from tileguard.features.errors import InvalidInput
 from tileguard.runtime.cli import JSON_VERSION, Json, app, console, print_json, say
+from tileguard.runtime.feature_space import REDUCTION
 
 
 @app.command("fit-formula")
@@ -39,6 +41,10 @@ def fit_formula_command(
     from .tables import selector_table
 
     corpus = read_corpora(corpora, hardware=hardware)
+    if corpus.family != REDUCTION:
+        raise InvalidInput(
+            "corpus", f"{corpus.path}, of {corpus.family}", f"one of {REDUCTION}: only these have a formula"
+        )
     spec = corpus_hardware(corpus, hardware)
     tiles = fit_config(spec).tiles if tiles is None else tiles
     config = FitConfig(tiles=tiles, folds=folds)

@@ -18,12 +18,13 @@ from tileguard import __version__
 from tileguard.features.anchor import ASCEND_910B3, FormulaParams
 from tileguard.features.errors import TileguardError
 from tileguard.features.hardware import HardwareSpec
-from tileguard.runtime.feature_space import feature_space
+from tileguard.runtime.feature_space import REDUCTION, feature_space
 from tileguard.runtime.formula import fitted
 from tileguard.runtime.guard import GuardPolicy
 from tileguard.runtime.manifest import Manifest
+from tileguard.runtime.matmul_selector import SELECTORS
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE, OnnxRanker
-from tileguard.runtime.selector import Selector
+from tileguard.runtime.selector import FamilySelector
 
 from .amortised import JUDGED_CALLS, TRAINED_CALLS, under
 from .calibrate import calibration
@@ -71,11 +72,11 @@ class HeldOut:
     curve: dict[int, np.ndarray[Any, np.dtype[np.float64]]]
 
 
-def default_config(hardware: HardwareSpec, **changes: Any) -> TrainConfig:
-    """TrainConfig for a hardware: where its features know the number of calls, one ranker learns every objective, in
+def default_config(hardware: HardwareSpec, family: str = REDUCTION, **changes: Any) -> TrainConfig:
+    """TrainConfig for a family of kernels on a hardware: where its features know the number of calls, one ranker learns every objective, in
     twice as many trees, each half as bold."""
     known: dict[str, Any] = {"calls": TRAINED_CALLS, "rounds": 120, "learning_rate": 0.08}
-    return TrainConfig(**{**(known if feature_space(hardware).knows_calls else {}), **changes})
+    return TrainConfig(**{**(known if feature_space(hardware, family).knows_calls else {}), **changes})
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +110,12 @@ def train_model(
     held_out = judge_held_out(corpus, hardware, config)
     on_step("fitting on every family")
     everything = range(len(corpus.sweeps))
-    schema = feature_space(hardware).schema
+    schema = feature_space(hardware, corpus.family).schema
     learned = training_corpus(corpus, everything, config)
     matrices = design_matrix(learned, hardware, range(len(learned.sweeps)))
     booster = fit(corpus, hardware, everything, config)
     on_step("exporting to ONNX and comparing every score")
-    onnx, rows = exported(booster, matrices, hardware, config)
+    onnx, rows = exported(booster, matrices, config)
     metrics = {"held_out": held_out_metrics(held_out), "parity": {"rows": rows, "unequal": 0}}
     manifest = full_manifest(
         corpus, hardware, config, onnx=onnx, ranges=feature_ranges(matrices, schema.names), command=command,
@@ -123,13 +124,12 @@ def train_model(
     return Trained(config, held_out, booster, onnx, manifest, model_card(manifest), time.perf_counter() - started)
 
 
-def exported(
-    booster: Any, matrices: Sequence[FloatArray], hardware: HardwareSpec, config: TrainConfig
-) -> tuple[bytes, int]:
+def exported(booster: Any, matrices: Sequence[FloatArray], config: TrainConfig) -> tuple[bytes, int]:
     """The booster as ONNX, and on how many rows it scored bit-equal: those of training, random ones, and some that sit on
     thresholds. Raises ParityError where any differs."""
-    onnx = export_onnx(booster, n_features=len(feature_space(hardware).schema.names))
-    rows = parity_rows(booster, np.vstack(matrices), n=config.rounds * config.num_leaves, seed=config.seed)
+    rows = np.vstack(matrices)
+    onnx = export_onnx(booster, n_features=rows.shape[1])
+    rows = parity_rows(booster, rows, n=config.rounds * config.num_leaves, seed=config.seed)
     parity = check_parity(booster, onnx, rows)
     if not parity.equal:
         raise ParityError(f"{parity.unequal_rows} of {parity.rows} rows differ, by {parity.max_abs_difference} at most")
@@ -149,7 +149,7 @@ def full_manifest(
 ) -> Manifest:
     """The manifest of a model that was trained on `corpus` for `hardware`."""
     return replace(
-        bare_manifest(ranges, hardware, config),
+        bare_manifest(ranges, hardware, config, corpus.family),
         onnx_sha256=hashlib.sha256(onnx).hexdigest(),
         corpora=dict(corpus.files),
         command=command,
@@ -175,12 +175,12 @@ def held_out_model(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) 
     fold_of = {i: fold for fold in folds for i in fold.test}
     formulas = {fold.number: formula_without(corpus, hardware, fold.train) for fold in folds}
     rankers = {fold.number: booster_ranker(fold.booster, corpus, hardware, config, fold.train) for fold in folds}
-    selectors: dict[tuple[int, int], Selector] = {}
+    selectors: dict[tuple[int, int], FamilySelector[Any, Any]] = {}
 
-    def selector_of(index: int, k: int) -> Selector:
+    def selector_of(index: int, k: int) -> FamilySelector[Any, Any]:
         number = fold_of[index].number
         if (number, k) not in selectors:
-            selectors[number, k] = Selector(
+            selectors[number, k] = SELECTORS[corpus.family](
                 hardware, model=rankers[number], top_k=k, policy=PATIENT, formula=formulas[number]
             )
         return selectors[number, k]
@@ -191,7 +191,10 @@ def held_out_model(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) 
 
 def formula_without(corpus: Corpus, hardware: HardwareSpec, train: Sequence[int]) -> FormulaParams | None:
     """The formula that a fold may use: where the shipped one was fitted to measurements of this hardware, it has seen the
-    families held out too, and one fitted to the training families alone stands in (with too few kernels the RFC's)."""
+    families held out too, and one fitted to the training families alone stands in (with too few kernels the RFC's).
+    Matrix products have a planner, which was fitted to nothing."""
+    if corpus.family != REDUCTION:
+        return None
     shipped = fitted(hardware)
     if not (shipped.rules or shipped.lanes):
         return None
@@ -214,15 +217,17 @@ def booster_ranker(
     """A booster with a manifest whose ranges are those of the sweeps that it was trained on."""
     learned = training_corpus(corpus, indices, config)
     matrices = design_matrix(learned, hardware, range(len(learned.sweeps)))
-    ranges = feature_ranges(matrices, feature_space(hardware).schema.names)
-    return BoosterRanker(booster, hardware, bare_manifest(ranges, hardware, config))
+    ranges = feature_ranges(matrices, feature_space(hardware, corpus.family).schema.names)
+    return BoosterRanker(booster, hardware, bare_manifest(ranges, hardware, config, corpus.family))
 
 
-def bare_manifest(ranges: dict[str, tuple[float, float]], hardware: HardwareSpec, config: TrainConfig) -> Manifest:
+def bare_manifest(
+    ranges: dict[str, tuple[float, float]], hardware: HardwareSpec, config: TrainConfig, family: str = REDUCTION
+) -> Manifest:
     """What the guard needs to know of a model, without what only a shipped one has (digests, metrics, calibration)."""
-    schema = feature_space(hardware).schema
+    schema = feature_space(hardware, family).schema
     return Manifest(
-        family="reduction", hardware=hardware.name, schema_version=schema.version,
+        family=family, hardware=hardware.name, schema_version=schema.version,
         schema_digest=schema.digest, feature_names=schema.names, ranges=ranges, onnx_sha256="",
         diversity=config.diversity, corpora={}, command="", seed=config.seed, parameters=config.asdict(), libraries={},
         metrics={}, calibration=(), mlflow_run_id=None, created="", tileguard_version=__version__,
@@ -246,11 +251,11 @@ def held_out_metrics(held_out: HeldOut) -> dict[str, Any]:
 
 def champion_model(ranker: OnnxRanker, hardware: HardwareSpec) -> Model:
     """A loaded model as `evaluate` asks for it: the same scorer and selector for every kernel."""
-    selectors: dict[int, Selector] = {}
+    selectors: dict[int, FamilySelector[Any, Any]] = {}
 
-    def selector_of(index: int, k: int) -> Selector:
+    def selector_of(index: int, k: int) -> FamilySelector[Any, Any]:
         if k not in selectors:
-            selectors[k] = Selector(hardware, model=ranker, top_k=k, policy=PATIENT)
+            selectors[k] = SELECTORS[ranker.manifest.family](hardware, model=ranker, top_k=k, policy=PATIENT)
         return selectors[k]
 
     return Model(lambda i: ranker, selector_of, ranker.manifest.diversity)

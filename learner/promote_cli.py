@@ -9,8 +9,10 @@ import typer
 from rich.markup import escape
 
 from tileguard import models
+from tileguard.features.errors import checked_choice
 from tileguard.features.hardware import known_hardware
 from tileguard.runtime.cli import JSON_VERSION, Json, app, console, print_json, say
+from tileguard.runtime.feature_space import FAMILIES
 
 if TYPE_CHECKING:
     from .promote_run import Promotion
@@ -82,6 +84,7 @@ def restore_command(
         str, typer.Argument(help="champion (the shipped one), or the folder whose model was replaced.")
     ] = SHIPPED,
     hardware: Annotated[str, typer.Option(help="Of the shipped one.")] = "h200",
+    family: Annotated[str, typer.Option(help="Of the shipped one: reduction or matmul.")] = "reduction",
     to: Annotated[
         str | None,
         typer.Option(help="First digits of a former champion's digest. Default: the last.", show_default=False),
@@ -99,7 +102,7 @@ def restore_command(
 
     folder = Path(champion)
     if champion == SHIPPED:
-        folder = models.champion_path("reduction", known_hardware(hardware).name)
+        folder = models.champion_path(checked_choice("family", family, FAMILIES), known_hardware(hardware).name)
     if listed:
         former = replaced(folder)
         if as_json:

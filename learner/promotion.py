@@ -19,6 +19,7 @@ import numpy as np
 from tileguard import __version__
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
+from tileguard.runtime.feature_space import FAMILIES
 from tileguard.runtime.guard import ModelRejected, check_fit
 from tileguard.runtime.manifest import Manifest, parse_manifest
 from tileguard.runtime.ranker import MANIFEST_FILE, ONNX_FILE, OnnxRanker
@@ -36,7 +37,6 @@ from .train import Fold, TrainConfig, library_versions
 
 REPORTED_K = (4, 8, 12)
 RULING_K = 8
-FAMILY = "reduction"
 
 OnStep = Callable[[str], None]
 
@@ -82,12 +82,12 @@ def read_contender(folder: Path) -> Contender:
         manifest = parse_manifest(text)
     except (ModelRejected, UnicodeDecodeError) as error:
         raise InvalidInput("model", str(folder), f"a model whose manifest can be read ({error})") from None
-    if manifest.family != FAMILY:
-        raise InvalidInput("model", f"{folder}, for {manifest.family}", f"one for {FAMILY}s")
+    if manifest.family not in FAMILIES:
+        raise InvalidInput("model", f"{folder}, for {manifest.family}", f"one for {' or '.join(FAMILIES)}")
     hardware, onnx = known_hardware(manifest.hardware), (folder / ONNX_FILE).read_bytes()
     try:
         ranker = OnnxRanker(manifest, onnx, hardware)
-        check_fit(manifest, family=FAMILY, hardware=hardware)
+        check_fit(manifest, family=manifest.family, hardware=hardware)
     except ModelRejected as error:
         return Contender(folder, onnx, text, manifest, hardware, None, str(error))
     return Contender(folder, onnx, text, manifest, hardware, ranker, "")
@@ -112,6 +112,10 @@ def decide(
     if champion is not None and champion.manifest.hardware != hardware.name:
         raise InvalidInput(
             "champion", f"{champion.folder}, for {champion.manifest.hardware}", f"one for {hardware.name}"
+        )
+    if champion is not None and champion.manifest.family != challenger.manifest.family:
+        raise InvalidInput(
+            "champion", f"{champion.folder}, for {champion.manifest.family}", f"one for {challenger.manifest.family}"
         )
     given = read_given(corpora, challenger.manifest)
     judge = read_corpora(held_out, hardware=hardware.name) if held_out else None
@@ -320,7 +324,7 @@ def _decision(
     unjudged = "not judged"
     other = champion.side(done.champion_as if done else unjudged) if champion else Side("", "", None, "none")
     return Decision(
-        hardware=challenger.hardware.name, family=FAMILY,
+        hardware=challenger.hardware.name, family=challenger.manifest.family,
         challenger=challenger.side(done.challenger_as if done else unjudged), champion=other,
         held_out=held_out, kernels=len(done.corpus.sweeps) if done else 0, checks=tuple(checks),
         paired=done.pairs if done else (), notes=done.notes if done else (), judged=done is not None,

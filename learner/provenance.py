@@ -58,6 +58,8 @@ def read_given(paths: Sequence[Path], manifest: Manifest) -> Given:
         others = sorted({sweep.hardware for sweep in corpus.sweeps} - {manifest.hardware})
         if others:
             raise InvalidInput("corpus", f"{path}, measured on {', '.join(others)}", f"one of {manifest.hardware}")
+        if corpus.family != manifest.family:
+            raise InvalidInput("corpus", f"{path}, of {corpus.family}", f"one of {manifest.family}")
         if corpus.digest in path_of:
             raise InvalidInput("corpus", str(path), f"another content than {path_of[corpus.digest]}")
         path_of[corpus.digest] = path

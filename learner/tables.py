@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -10,7 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from .compare import REGIMES, Column
+from .corpus_schema import REDUCTION
 from .evaluate import Evaluation, by_regime
+from .regimes import TITLES
 
 TIER_COLUMNS = ("lossless", "loss_5_10", "loss_10_30", "severe")
 TIER_TITLES = ("≤ 5 %", "5–10 %", "10–30 %", "> 30 %")
@@ -70,7 +72,17 @@ def evaluation_notes(evaluation: Evaluation) -> list[str]:
     for name, loses in evaluation.to_json()["model_loses"].items():
         against = ", ".join(f"{other} on {percent(share)}" for other, share in loses.items())
         notes.append(f"{name} alone is over 2 % slower than {against} of kernels")
+    for name, others in evaluation.against().items():
+        if name == "host_default" or name.startswith("union@"):
+            notes += [f"{name} against {other}: {_against(found)}" for other, found in others.items()]
     return [*notes, LEGEND]
+
+
+def _against(found: Mapping[str, float]) -> str:
+    return (
+        f"{found['geomean']:.3f}x as fast (geomean of {found['kernels']:.0f} kernels), p5 {found['p5']:.3f}, over 2 % slower "
+        f"on {percent(found['slower'])}"
+    )
 
 
 def compare_tables(
@@ -90,7 +102,7 @@ def compare_tables(
     for key in ("geomean", "p95", "worst", "time_weighted", "n_pred_mean", "set_mean"):
         tiers.add_row(key, f"{one[key]:.3f}", f"{other[key]:.3f}")
 
-    regimes = _table(f"{selector}: by regime of rnumel")
+    regimes = _table(f"{selector}: by {TITLES[a.corpus.family]}")
     measures = {"≤ 5 %": "lossless"} if width < NARROW else {"≤ 5 %": "lossless", "> 30 %": "severe"}
     for name in ("regime", "kernels", *(f"{name} {what}" for name in names for what in measures)):
         regimes.add_column(name, justify="left" if name == "regime" else "right", no_wrap=True)
@@ -101,12 +113,14 @@ def compare_tables(
         regimes.add_row(name, str(s["kernels"]), *shares)
 
     kernels = _table(f"{selector}: kernels where they differ most")
-    for name in ("kernel", "x × r", *names, "ratio"):
-        words = name in ("kernel", "x × r")
+    sizes = a.corpus.schema.sizes
+    size = "x × r" if sizes == REDUCTION.sizes else " × ".join(sizes)
+    for name in ("kernel", size, *names, "ratio"):
+        words = name in ("kernel", size)
         kernels.add_column(name, justify="left" if name == "kernel" else "right", overflow="fold", no_wrap=not words)
     for row in differences(a, b, selector):
         kernels.add_row(
-            escape(row["kernel_id"]), f"{row['xnumel']} × {row['rnumel']}", f"{row['a']:.3f}", f"{row['b']:.3f}",
+            escape(row["kernel_id"]), " × ".join(str(row[name]) for name in sizes), f"{row['a']:.3f}", f"{row['b']:.3f}",
             f"{row['ratio']:.3f}",
         )  # fmt: skip
     return [tiers, regimes, kernels]
@@ -153,7 +167,7 @@ def _side_tables(columns: Sequence[Column], k: int) -> list[Table]:
     for baseline in ("formula", "host_default"):
         facts.add_row(f"{baseline} ≤ 5 %", *of(baseline, "lossless", percent), style="dim")
 
-    regimes = _side_table("by regime of rnumel", columns)
+    regimes = _side_table("by regime", columns)
     for regime in REGIMES:
         if any(regime in column.regime_kernels for column in columns):
             regimes.add_row(
@@ -237,10 +251,10 @@ def differences(a: Evaluation, b: Evaluation, selector: str, *, most: int = 10) 
     """The kernels whose slowdowns differ most between two evaluations, largest ratio first; equal ones are left out."""
     one, other = a.slowdown(selector), b.slowdown(selector)
     order = sorted(range(len(one)), key=lambda i: -max(one[i] / other[i], other[i] / one[i]))
-    sweeps = a.corpus.sweeps
+    sweeps, sizes = a.corpus.sweeps, a.corpus.schema.sizes
     return [
         {
-            "kernel_id": sweeps[i].kernel_id, "xnumel": sweeps[i].kernel.xnumel, "rnumel": sweeps[i].kernel.rnumel,
+            "kernel_id": sweeps[i].kernel_id, **{name: getattr(sweeps[i].kernel, name) for name in sizes},
             "a": float(one[i]), "b": float(other[i]), "ratio": float(one[i] / other[i]),
         }
         for i in order[:most]

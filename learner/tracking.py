@@ -6,7 +6,10 @@ name with `@` written `_at_`, as MLflow allows no `@` (`model@8` -> `model_at_8`
 
     SELECTOR/{lossless,loss_5_10,loss_10_30,severe,geomean,p5,p95,worst,time_weighted,n_pred_mean,n_pred_p95,set_mean,set_p95}
     SELECTOR/{snap1,snap2}/{hit,lossless,loss_5_10,loss_10_30,severe}
-    SELECTOR/{small,mid,hole}/{lossless,severe,geomean}      by regime of rnumel; regime/{small,mid,hole}: kernels
+    SELECTOR/REGIME/{lossless,severe,geomean}                by regime of the family; regime/REGIME: kernels. REGIME is of
+                                                             {small,mid,hole} by rnumel, of products by waves
+                                                             {under_a_wave,few_waves,many_waves}
+    SELECTOR/against_{aten,host}/{geomean,p5,slower}         matrix products: ATen's or the host's time ÷ the set's
     SELECTOR/calls_N/{lossless,severe,geomean}               by T_compile + N · T_run; a training that knows calls
     SELECTOR/loses_to_{formula,host_default}                 model_at_K only: share over 2 % slower
     judged/…                                                 the same again of the set that the run is about
@@ -124,13 +127,13 @@ def log_evaluation(
     `ablation no-roofline`. params: its settings. curve: per k, float64[kernels] slowdowns of its first k tiles.
     judged: the selector that it is about (left out: `judged_of`). folds: one nested run each. metrics: more of them,
     under names of their own. figures: become figures/NAME.png. artifacts: path in the run -> text, or a file of that
-    name. tags: as they stand. seconds: of training or fitting. experiment: left out, reduction-HARDWARE, so that every
+    name. tags: as they stand. seconds: of training or fitting. experiment: left out, FAMILY-HARDWARE, so that every
     kind stands on one page.
 
     Raises InvalidInput before anything is recorded; any later exception marks the run FAILED and is raised on.
     """
     run = _Run(
-        kind=kind, name=name, experiment=experiment or f"reduction-{_hardware(evaluation)}", evaluation=evaluation,
+        kind=kind, name=name, experiment=experiment or f"{evaluation.corpus.family}-{_hardware(evaluation)}", evaluation=evaluation,
         hardware=_hardware(evaluation), corpora=evaluation.corpus.files, params=params or {}, curve=curve or {},
         judged=judged or judged_of(evaluation), folds=folds, metrics=metrics or {}, figures=figures or {},
         artifacts=artifacts or {}, tags=tags or {}, command=command, seconds=seconds,
@@ -172,11 +175,14 @@ def evaluation_metrics(evaluation: Evaluation, judged: str) -> dict[str, float]:
         "families": len(set(corpus.families)),
     }
     found |= {f"verdict/{reason}": count for reason, count in evaluation.verdicts.items()}
+    against = evaluation.against()
     for selector in evaluation.sets:
         values = _flat(evaluation.summary(selector))
         for regime, summary in by_regime(evaluation, selector).items():
             found[f"regime/{regime}"] = summary["kernels"]
             values |= {f"{regime}/{key}": summary[key] for key in ("lossless", "severe", "geomean")}
+        for other, measures in against.get(selector, {}).items():
+            values |= {f"against_{other}/{key}": measures[key] for key in ("geomean", "p5", "slower")}
         if selector.startswith("model@"):
             for other in ("formula", "host_default"):
                 if other in evaluation.sets:
@@ -308,7 +314,7 @@ def _tags(run: _Run) -> dict[str, str]:
     tags = {
         KIND: run.kind,
         "tileguard.hardware": run.hardware,
-        "tileguard.family": "reduction",
+        "tileguard.family": run.evaluation.corpus.family,
         "tileguard.version": __version__,
         "tileguard.judged": run.judged,
         "tileguard.corpora": json.dumps(dict(run.corpora), sort_keys=True),

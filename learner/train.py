@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from tileguard.features.errors import InvalidInput, checked_choice
 from tileguard.features.hardware import HardwareSpec
-from tileguard.features.kernels import ReductionKernel
+from tileguard.features.matmul import MATMUL_SCHEMA
 from tileguard.features.reduction import REDUCTION_SCHEMA
-from tileguard.features.tiles import ReductionTile
 from tileguard.runtime.devices.cpu.features import CPU_SCHEMA
-from tileguard.runtime.feature_space import FOREVER, feature_space
+from tileguard.runtime.feature_space import FOREVER, REDUCTION, feature_space
 from tileguard.runtime.manifest import Manifest
 from tileguard.runtime.objective import AmortisedTime
 from tileguard.runtime.optional import require
@@ -61,7 +60,7 @@ class TrainConfig:
                 raise InvalidInput(name, getattr(self, name), f"an integer >= {low}")
         checked_choice("objective", self.objective, OBJECTIVES)
         for name in self.without:
-            checked_choice("without", name, (*REDUCTION_SCHEMA.names, *CPU_SCHEMA.names))
+            checked_choice("without", name, (*REDUCTION_SCHEMA.names, *CPU_SCHEMA.names, *MATMUL_SCHEMA.names))
         for calls in self.calls:
             AmortisedTime(calls)
 
@@ -89,9 +88,9 @@ class BoosterRanker:
     hardware: HardwareSpec
     manifest: Manifest
 
-    def score(self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = FOREVER) -> FloatArray:
+    def score(self, kernel: Any, tiles: Sequence[Any], calls: float = FOREVER) -> FloatArray:
         """float64[n], higher is better. One thread: LightGBM's pool does not survive a fork."""
-        features = feature_space(self.hardware).rows(kernel, tiles, calls)
+        features = feature_space(self.hardware, self.manifest.family).rows(kernel, tiles, calls)
         return np.asarray(self.booster.predict(features, num_threads=1), dtype=np.float64)
 
 
@@ -108,7 +107,7 @@ class Fold:
 
 def design_matrix(corpus: Corpus, hardware: HardwareSpec, indices: Iterable[int]) -> list[FloatArray]:
     """One float64[n_tiles, d] a sweep, in the order of `indices`."""
-    rows = feature_space(hardware).rows
+    rows = feature_space(hardware, corpus.family).rows
     return [rows(sweep.kernel, sweep.tiles, calls_of(sweep)) for sweep in (corpus.sweeps[i] for i in indices)]
 
 
@@ -121,7 +120,7 @@ def fit(corpus: Corpus, hardware: HardwareSpec, indices: Sequence[int], config: 
     """A LightGBM Booster trained on the sweeps at `indices`; each kernel under each objective is one ranking group."""
     sweeps = training_corpus(corpus, indices, config)
     matrices = design_matrix(sweeps, hardware, range(len(sweeps.sweeps)))
-    return fit_rows(sweeps.sweeps, matrices, hardware, config)
+    return fit_rows(sweeps.sweeps, matrices, hardware, config, family=corpus.family)
 
 
 def fit_rows(
@@ -130,11 +129,13 @@ def fit_rows(
     hardware: HardwareSpec,
     config: TrainConfig,
     weights: Sequence[float] | None = None,
+    *,
+    family: str = REDUCTION,
 ) -> Any:
-    """A LightGBM Booster from sweeps, each under its own calls, and their rows of `design_matrix`. weights: of each
+    """A LightGBM Booster from a family's sweeps, each under its own calls, and their rows of `design_matrix`. weights: of each
     sweep; left out, all count alike."""
     lightgbm = require("lightgbm")
-    names = feature_space(hardware).schema.names
+    names = feature_space(hardware, family).schema.names
     label = log_speed if config.objective == "regression" else relevance
     labels = np.concatenate([label(sweep.slowdown) for sweep in sweeps])
     stacked = np.vstack(matrices)

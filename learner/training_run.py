@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tileguard.features.hardware import HardwareSpec
+from tileguard.runtime.feature_space import REDUCTION
 
 from .corpus import Corpus
 from .figures import importances, loss_against_rnumel, top_k_curve, winners_in_tile_space
@@ -65,7 +66,7 @@ def train_and_record(
     figures = training_figures(trained)
     on_step(f"recording in MLflow, {target.uri}")
     record = TrainingRecord(
-        name=f"reduction-{hardware.name}", config=config, evaluation=trained.held_out.evaluation,
+        name=f"{corpus.family}-{hardware.name}", config=config, evaluation=trained.held_out.evaluation,
         folds=trained.held_out.folds, curve=trained.held_out.curve, figures=figures, onnx=trained.onnx,
         manifest=trained.manifest, card=trained.card, seconds=trained.seconds, by_calls=trained.held_out.by_calls,
     )  # fmt: skip
@@ -77,7 +78,7 @@ def train_and_record(
 
 
 def training_figures(trained: Trained) -> dict[str, Figure]:
-    """The RFC's two figures, the top-k curve and the importances, by file name."""
+    """Of reductions the RFC's two figures; the top-k curve and the importances, by file name."""
     held_out = trained.held_out
     evaluation = held_out.evaluation
     shown = [name for name in ("host_default", "formula", "model@8", "union@8") if name in evaluation.sets]
@@ -86,12 +87,14 @@ def training_figures(trained: Trained) -> dict[str, Figure]:
         for name in evaluation.sets
         if not name.startswith(("dense", "model@"))
     }
-    return {
-        "loss_against_rnumel": loss_against_rnumel(evaluation, shown),
-        "winners_in_tile_space": winners_in_tile_space(evaluation.corpus),
+    figures = {
         "top_k_curve": top_k_curve({"model": held_out.curve}, points),
         "importances": importances(trained.booster),
     }
+    if evaluation.corpus.family == REDUCTION:
+        figures["loss_against_rnumel"] = loss_against_rnumel(evaluation, shown)
+        figures["winners_in_tile_space"] = winners_in_tile_space(evaluation.corpus)
+    return figures
 
 
 def save_figures(figures: dict[str, Figure], directory: Path) -> None:

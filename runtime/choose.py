@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tileguard.features.tiles import LOWERINGS, ReductionTile, TileSpace, tile_columns
+from tileguard.features.tiles import LOWERINGS, MatmulTile, TileSpace, matmul_columns, tile_columns
 
 LIKENESS_RANGE = 2.0
 """Doublings over which the likeness of two tiles falls to 1/e."""
@@ -23,9 +24,7 @@ LOWERING_LIKENESS = math.exp(-2.0)
 _TINY = float(np.finfo(np.float64).tiny)
 
 
-def choose(
-    scores: npt.NDArray[np.float64], tiles: Sequence[ReductionTile], k: int, *, diversity: float = 0.0
-) -> tuple[int, ...]:
+def choose(scores: npt.NDArray[np.float64], tiles: Sequence[Any], k: int, *, diversity: float = 0.0) -> tuple[int, ...]:
     """Indices of at most k tiles, in the order chosen; ties go to the earlier tile.
 
     The first is the best-scored one. Each next one maximises its standardised score less `diversity` times its
@@ -42,14 +41,24 @@ def choose(
         return _greedy(scores, places, lowerings, k, diversity)
 
 
-def _places(tiles: Sequence[ReductionTile]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64] | None]:
-    """float64[3, n]: where tiles lie, so that likeness is e to the minus sum of differences. int64[n]: their lowerings,
-    None where no tile has one."""
+def _places(tiles: Sequence[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64] | None]:
+    """float64[axes, n]: where tiles of one family lie, so that likeness is e to the minus sum of differences. int64[n]:
+    their lowerings, None where no tile has one."""
+    if isinstance(tiles[0], MatmulTile):
+        return _matmul_places(tiles), None
     x, r, warps, _ = tile_columns(tiles)
     places = np.log2(np.array((x, r, np.maximum(warps, 1)), dtype=np.float64)) / LIKENESS_RANGE
     places[2] *= WARP_WEIGHT
     named = [0 if tile.lowering is None else 1 + LOWERINGS.index(tile.lowering) for tile in tiles]
     return places, np.array(named) if any(named) else None
+
+
+def _matmul_places(tiles: Sequence[MatmulTile]) -> npt.NDArray[np.float64]:
+    """float64[6, n]: the three sides, then warps, stages and GROUP_M, which change how a block runs, not what it is."""
+    m, n, k, warps, stages, group = matmul_columns(tiles)
+    places = np.log2(np.array((m, n, k, np.maximum(warps, 1), stages, group), dtype=np.float64)) / LIKENESS_RANGE
+    places[3:] *= WARP_WEIGHT
+    return places
 
 
 _of_space = lru_cache(maxsize=256)(_places)
@@ -80,8 +89,7 @@ def _greedy(
     chosen = [pick]
     while len(chosen) < k:
         value[pick] = -np.inf
-        x, r, warps = np.abs(places - places[:, pick : pick + 1])
-        likeness = np.exp(-(x + r + warps))
+        likeness = np.exp(-np.add.reduce(np.abs(places - places[:, pick : pick + 1])))
         if lowerings is not None:
             likeness[lowerings != lowerings[pick]] *= LOWERING_LIKENESS
         np.maximum(nearest, likeness, out=nearest)

@@ -14,9 +14,10 @@ from pathlib import Path
 from tileguard import __version__, models
 from tileguard.features.errors import TileguardError
 from tileguard.features.hardware import HardwareSpec, host_cpu, known_hardware, usable_cpus
-from tileguard.features.kernels import ReductionKernel
+from tileguard.features.kernels import MatmulKernel, ReductionKernel
 
 from .guard import GuardPolicy, check_fit
+from .matmul_selector import SELECTORS
 from .optional import EXTRA_OF
 from .selector import Selector, load_champion
 
@@ -114,8 +115,9 @@ def _own_champion() -> str:
 def _model(path: Path) -> str:
     family, _, name = path.name.partition("-")
     hardware = known_hardware(name)
-    selector = Selector(hardware, model=path, policy=GuardPolicy(range_slack=float("inf")))
-    result = selector.select(_kernel(hardware))
+    kind = SELECTORS.get(family, Selector)
+    selector = kind(hardware, model=path, policy=GuardPolicy(range_slack=float("inf")))
+    result = selector.select(_kernel(hardware) if kind is Selector else MatmulKernel(1, 1024, 1024, 1024, "bf16"))
     if not result.verdict.trusted or selector.guard.ranker is None:
         raise TileguardError(str(result.verdict))
     manifest = selector.guard.ranker.manifest

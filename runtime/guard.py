@@ -12,27 +12,22 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tileguard.features.errors import InvalidInput, TileguardError, checked_int
 from tileguard.features.hardware import HardwareSpec
-from tileguard.features.kernels import ReductionKernel
-from tileguard.features.tiles import ReductionTile
 
 from .devices.base import CandidateError
-from .feature_space import FOREVER, FeatureSpace, feature_space
+from .feature_space import FOREVER, REDUCTION, FeatureSpace, feature_space
 
 if TYPE_CHECKING:
     from .manifest import Manifest
 
 logger = logging.getLogger("tileguard")
 T = TypeVar("T")
-
-MAX_SUPPORTED_NUMEL = 1 << 48
-"""Features are defined, and tested, up to this element count on either axis."""
 
 
 class Reason(enum.StrEnum):
@@ -103,7 +98,7 @@ class GuardPolicy:
 
 
 class Ranker(Protocol):
-    """Scores tiles of one kernel; higher is better.
+    """Scores tiles of one kernel, both of the family that its manifest names; higher is better.
 
     One whose `score` does nothing but compute may say so by an attribute `computes_only = True`; the guard then spares
     it the hop to another thread.
@@ -113,21 +108,24 @@ class Ranker(Protocol):
     def manifest(self) -> Manifest:
         """What it was trained on."""
 
-    def score(
-        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = FOREVER
-    ) -> npt.NDArray[np.float64]:
+    def score(self, kernel: Any, tiles: Sequence[Any], calls: float = FOREVER) -> npt.NDArray[np.float64]:
         """float64[n]. calls: over which compiling is shared; infinite where run time alone counts."""
 
 
 class Guard:
-    """Loads a ranker when first needed and asks it, or says why not. Thread-safe; never raises."""
+    """Loads a ranker of one family when first needed and asks it, or says why not. Thread-safe; never raises."""
 
     def __init__(
-        self, load: Callable[[], Ranker] | None, hardware: HardwareSpec, policy: GuardPolicy | None = None
+        self,
+        load: Callable[[], Ranker] | None,
+        hardware: HardwareSpec,
+        policy: GuardPolicy | None = None,
+        family: str = REDUCTION,
     ) -> None:
         self._load = load
         self._hardware = hardware
-        self._space = feature_space(hardware)
+        self._family = family
+        self._space = feature_space(hardware, family)
         self.policy = policy or GuardPolicy()
         self._deadline = _Deadline()
         self._lock = threading.Lock()
@@ -144,7 +142,7 @@ class Guard:
         return self._ranker
 
     def ask(
-        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = FOREVER
+        self, kernel: Any, tiles: Sequence[Any], calls: float = FOREVER
     ) -> tuple[Verdict, npt.NDArray[np.float64] | None]:
         """The verdict, and the scores float64[n] where the model could be asked: with trust, and with out_of_range,
         where they are a guess among others. calls: as Ranker.score."""
@@ -162,16 +160,14 @@ class Guard:
         if first and verdict.reason not in (Reason.TRUST, Reason.DISABLED):
             logger.warning("tileguard falls back to the formula and the host's own list: %s", verdict)
 
-    def _ask(
-        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float
-    ) -> tuple[Verdict, npt.NDArray[np.float64] | None]:
+    def _ask(self, kernel: Any, tiles: Sequence[Any], calls: float) -> tuple[Verdict, npt.NDArray[np.float64] | None]:
         if not self.policy.enabled or os.environ.get("TILEGUARD") == "0":
             return Verdict(Reason.DISABLED), None
         ranker = self._loaded()
         if isinstance(ranker, Verdict):
             return ranker, None
-        if max(kernel.xnumel, kernel.rnumel) > MAX_SUPPORTED_NUMEL:
-            return Verdict(Reason.UNSUPPORTED_KERNEL, f"numels above 2^48: {kernel.xnumel} x {kernel.rnumel}"), None
+        if beyond := self._space.beyond(kernel):
+            return Verdict(Reason.UNSUPPORTED_KERNEL, beyond), None
         if self._overruns >= self.policy.max_overruns:
             return Verdict(Reason.OVER_BUDGET, f"{self._overruns} overruns; the model is left alone"), None
         try:
@@ -192,9 +188,7 @@ class Guard:
             return Verdict(Reason.UNSUPPORTED_KERNEL, str(error)), None
         return (Verdict(Reason.OUT_OF_RANGE, ", ".join(outside)) if outside else TRUSTED), scores
 
-    def _scored(
-        self, ranker: Ranker, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float
-    ) -> npt.NDArray[np.float64]:
+    def _scored(self, ranker: Ranker, kernel: Any, tiles: Sequence[Any], calls: float) -> npt.NDArray[np.float64]:
         """The ranker's scores, its exception, or _Missed.
 
         A ranker that computes and never waits runs under the deadline until it has answered once, then on the
@@ -225,7 +219,7 @@ class Guard:
             return Verdict(Reason.NO_MODEL, "no model was asked for")
         try:
             ranker = self._deadline.call(self._load, self.policy.load_budget_s)
-            check_fit(ranker.manifest, family="reduction", hardware=self._hardware)
+            check_fit(ranker.manifest, family=self._family, hardware=self._hardware)
         except ModelRejected as error:
             return error.verdict
         except _Missed:
@@ -238,14 +232,19 @@ class Guard:
 
 def check_fit(manifest: Manifest, *, family: str, hardware: HardwareSpec) -> None:
     """Raise ModelRejected unless the model speaks of this kernel family on this hardware."""
-    if manifest.family != family:
-        raise ModelRejected(Reason.WRONG_FAMILY, f"trained for {manifest.family}, asked for {family}")
+    check_family(manifest, family)
     if manifest.hardware != hardware.name:
         raise ModelRejected(Reason.WRONG_HARDWARE, f"trained on {manifest.hardware}, this is {hardware.name}")
 
 
+def check_family(manifest: Manifest, family: str) -> None:
+    """Raise ModelRejected unless the model speaks of this kernel family."""
+    if manifest.family != family:
+        raise ModelRejected(Reason.WRONG_FAMILY, f"trained for {manifest.family}, asked for {family}")
+
+
 def out_of_range(
-    kernel: ReductionKernel,
+    kernel: Any,
     ranges: Mapping[str, tuple[float, float]],
     slack: float,
     space: FeatureSpace,

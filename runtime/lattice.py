@@ -20,7 +20,7 @@ _LARGEST_X, _LARGEST_R0 = 512, 16384
 """Largest blocks of the Triton lattice."""
 
 
-def lattice(kernel: ReductionKernel, hardware: HardwareSpec) -> TileSpace:
+def lattice(kernel: ReductionKernel, hardware: HardwareSpec) -> TileSpace[ReductionTile]:
     """Every tile worth measuring, sorted; never empty, every tile legal by `is_legal`. Cached by what it depends on."""
     if hardware.kind == "nvidia":
         return _triton_lattice(
@@ -95,7 +95,9 @@ def block_warps(size: int, persistent: bool, max_warps: int, warp_size: int) -> 
 
 
 @lru_cache(maxsize=1024)
-def _triton_lattice(x_ceil: int, r_ceil: int, persistent: bool, max_warps: int, warp_size: int) -> TileSpace:
+def _triton_lattice(
+    x_ceil: int, r_ceil: int, persistent: bool, max_warps: int, warp_size: int
+) -> TileSpace[ReductionTile]:
     """Tiles of 64 to 16,384 elements (32,768 where persistent) with 4 to 32 elements a thread (2 to 64)."""
     xs = [1 << e for e in range(x_ceil.bit_length())]
     rs = [r_ceil] if persistent else [1 << e for e in range(2, r_ceil.bit_length())] or [r_ceil]
@@ -117,14 +119,14 @@ def _triton_tiles(x: int, r: int, persistent: bool, max_warps: int, warp_size: i
 
 
 @lru_cache(maxsize=1024)
-def _cpu_lattice(kernel: ReductionKernel) -> TileSpace:
+def _cpu_lattice(kernel: ReductionKernel) -> TileSpace[ReductionTile]:
     from .devices.cpu.budgets import cpu_tiles
 
     return TileSpace(cpu_tiles(kernel))
 
 
 @lru_cache(maxsize=1024)
-def _ascend_lattice(x_floor: int, rnumel: int, persistent: bool) -> TileSpace:
+def _ascend_lattice(x_floor: int, rnumel: int, persistent: bool) -> TileSpace[ReductionTile]:
     """Powers of two on both axes and R0 = rnumel, up to 32,768 elements a tile (reduction RFC §3.1); no warps."""
     xs = [1 << e for e in range(min(x_floor, 4096).bit_length())]
     rs = {rnumel}

@@ -6,20 +6,16 @@ sides that are powers of two. docs/tail.md says what is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import MatmulKernel
+from tileguard.features.matmul_time import WGMMA_ROWS, WGMMA_WARPS, matmul_times, predicted_us
 from tileguard.features.pow2 import pow2_ceil
-from tileguard.features.tiles import MatmulTile
-from tileguard.features.waves import waves
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from tileguard.features.tiles import MatmulTile, TileSpace, matmul_columns
 
 MOST = 10
 """Tiles that are proposed."""
@@ -45,16 +41,13 @@ TALL = 256
 WARP_OUTPUTS = 256
 """Least outputs of a warp, 16 x 16: the host's own rule."""
 
-WGMMA_ROWS, WGMMA_WARPS = 64, 4
-"""Least BLOCK_M, and what warps come in, for Hopper's asynchronous products; they keep one buffer more."""
-
-MMA_SYNC_SHARE = 0.63
-"""Of the peak rate, what a Hopper's older, synchronous products reach (Luo et al. 2024, microbenchmarks)."""
-
 NEAR = 2.0
 """Tiles that are predicted to take more times the least are not proposed."""
 
-_CAP = 1 << 48
+LATTICE_STAGES, LATTICE_WARPS = (1, 2, 3, 4, 5), (1, 2, 4, 8)
+LATTICE_BLOCK_K = (16, 32, 64, 128, 256)
+MOST_RANKED = 256
+"""Tiles of a lattice: what a ranker scores in well under a millisecond."""
 
 
 def planner_tiles(kernel: MatmulKernel, hardware: HardwareSpec, *, most: int = MOST) -> tuple[MatmulTile, ...]:
@@ -62,9 +55,14 @@ def planner_tiles(kernel: MatmulKernel, hardware: HardwareSpec, *, most: int = M
 
     Three in five are the best tile each of a shape (BLOCK_M, BLOCK_N), by predicted time; the others the best of them
     with another BLOCK_K, number of warps or of stages. Every tile is legal for Triton, and `fits`. Deterministic; raises
-    nothing for a valid kernel.
+    nothing for a valid kernel. Cached by its arguments.
     """
-    if hardware.kind != "nvidia" or hardware.matmul is None or kernel.dtype not in hardware.matmul.rates:
+    return _planner_tiles(kernel, hardware, most)
+
+
+@lru_cache(maxsize=256)
+def _planner_tiles(kernel: MatmulKernel, hardware: HardwareSpec, most: int) -> tuple[MatmulTile, ...]:
+    if not is_rated(kernel, hardware):
         return ()
     shapes = _ranked(
         [tile for m in SIDES for n in SIDES for tile in _of_shape(m, n, kernel, hardware)], kernel, hardware
@@ -77,16 +75,18 @@ def planner_tiles(kernel: MatmulKernel, hardware: HardwareSpec, *, most: int = M
     return tuple(found[i] for i in np.argsort(predicted_us(kernel, found, hardware), kind="stable"))
 
 
-def predicted_us(kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware: HardwareSpec) -> FloatArray:
-    """Time of each tile, µs: float64[n].
+def matmul_lattice(kernel: MatmulKernel, hardware: HardwareSpec) -> TileSpace[MatmulTile]:
+    """The tiles that a ranker chooses from, sorted: of the host's exhaustive search space those that fit and that the
+    planner does not think hopeless, the MOST_RANKED likeliest. Empty where it knows no rate. Cached by its arguments.
 
-    The longer of n_wave·T_block, a block's arithmetic, its loads from L2 or its stores, whichever lasts longest (with
-    one stage arithmetic and loads one after the other), and of all that HBM moves: both inputs once while they fit in
-    L2, else what the cores of one wave share, wave by wave; and the product. K counts in whole steps, blocks count as
-    whole ones, so ragged edges cost what they cost. For comparing tiles: of launching and filling pipelines it knows
-    nothing, nor of what a compiler makes of a tile. Raises InvalidInput where hardware or dtype has no known rate.
+    GROUP_M is the host's 8 throughout.
     """
-    return np.maximum(*_times(kernel, tiles, hardware))
+    return _lattice(kernel, hardware)
+
+
+def is_rated(kernel: MatmulKernel, hardware: HardwareSpec) -> bool:
+    """Whether there are Triton tiles to propose: on a GPU whose rate for the dtype is known."""
+    return hardware.kind == "nvidia" and hardware.matmul is not None and kernel.dtype in hardware.matmul.rates
 
 
 def fits(tile: MatmulTile, kernel: MatmulKernel, hardware: HardwareSpec) -> bool:
@@ -109,6 +109,36 @@ def fits(tile: MatmulTile, kernel: MatmulKernel, hardware: HardwareSpec) -> bool
     )
 
 
+@lru_cache(maxsize=256)
+def _lattice(kernel: MatmulKernel, hardware: HardwareSpec) -> TileSpace[MatmulTile]:
+    if not is_rated(kernel, hardware):
+        return TileSpace(())
+    least = _least_block_k(kernel)
+    fitting = [tile for tile in _grid() if tile.block_k >= least and fits(tile, kernel, hardware)]
+    if not fitting:
+        return TileSpace(())
+    us = predicted_us(kernel, fitting, hardware)
+    likeliest = np.argsort(us, kind="stable")[:MOST_RANKED]
+    return TileSpace(
+        sorted((fitting[i] for i in likeliest if us[i] <= NEAR * us.min()), key=lambda tile: tile.sort_key)
+    )
+
+
+@lru_cache(maxsize=1)
+def _grid() -> tuple[MatmulTile, ...]:
+    """Every tile with enough outputs for its warps, and registers for them."""
+    return tuple(
+        MatmulTile(m, n, k, warps, stages)
+        for m in SIDES for n in SIDES for warps in LATTICE_WARPS
+        if WARP_OUTPUTS * warps <= m * n <= THREAD_ACCUMULATORS * WARP * warps
+        for k in LATTICE_BLOCK_K for stages in LATTICE_STAGES
+    )  # fmt: skip
+
+
+def _least_block_k(kernel: MatmulKernel) -> int:
+    return LEAST_BLOCK_K_BYTE if kernel.elem_bytes == 1 else LEAST_BLOCK_K
+
+
 def _step_bytes(tile: MatmulTile, kernel: MatmulKernel) -> int:
     """Of one K step of both inputs."""
     return (tile.block_m + tile.block_n) * tile.block_k * kernel.elem_bytes
@@ -122,8 +152,7 @@ def _of_shape(block_m: int, block_n: int, kernel: MatmulKernel, hardware: Hardwa
     """The tile of a shape, if one fits: a cache line of K, as many warps as accumulators want, the deepest pipeline."""
     if block_m * block_n > THREAD_ACCUMULATORS * MOST_WARPS * WARP:
         return
-    least = LEAST_BLOCK_K_BYTE if kernel.elem_bytes == 1 else LEAST_BLOCK_K
-    block_k = max(least, min(STEP_BYTES // kernel.elem_bytes, pow2_ceil(kernel.k)))
+    block_k = max(_least_block_k(kernel), min(STEP_BYTES // kernel.elem_bytes, pow2_ceil(kernel.k)))
     warps = max(MOST_WARPS if block_m >= TALL else WGMMA_WARPS, block_m * block_n // (THREAD_ACCUMULATORS * WARP))
     yield from _deepest(block_m, block_n, block_k, warps, kernel, hardware)
 
@@ -136,7 +165,7 @@ def _variants(tile: MatmulTile, kernel: MatmulKernel, hardware: HardwareSpec) ->
         yield from _deepest(m, n, k, 2 * warps, kernel, hardware)
     if tile.num_stages > 2:
         yield MatmulTile(m, n, k, warps, tile.num_stages - 1, tile.group_m)
-    if k // 2 >= (LEAST_BLOCK_K_BYTE if kernel.elem_bytes == 1 else LEAST_BLOCK_K):
+    if k // 2 >= _least_block_k(kernel):
         yield from _deepest(m, n, k // 2, warps, kernel, hardware)
 
 
@@ -158,49 +187,10 @@ def _ranked(tiles: Iterable[MatmulTile], kernel: MatmulKernel, hardware: Hardwar
     found = list(tiles)
     if not found:
         return []
-    of_blocks, of_memory = _times(kernel, found, hardware)
-    us = np.maximum(of_blocks, of_memory)
+    times = matmul_times(kernel, matmul_columns(found), hardware)
+    us, of_blocks = times.us, times.blocks_us
     order = sorted(
         range(len(found)),
         key=lambda i: (us[i], of_blocks[i], -found[i].block_m * found[i].block_n, -found[i].block_m),
     )
     return [found[i] for i in order if us[i] <= NEAR * us.min()]
-
-
-def _times(kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware: HardwareSpec) -> tuple[FloatArray, FloatArray]:
-    """µs of all blocks, wave by wave, and of all that HBM moves: two of float64[n]."""
-    unit = hardware.matmul
-    if unit is None:
-        raise InvalidInput("hardware", hardware.name, "one whose matrix unit is known")
-    if kernel.dtype not in unit.rates:
-        raise InvalidInput(
-            "dtype", kernel.dtype, f"one whose rate on {hardware.name} is known: {', '.join(unit.rates)}"
-        )
-    # A block past every axis covers it like any other that does; as it stands it might not fit 64 bits.
-    columns = [(t.block_m, t.block_n, t.block_k, t.num_stages, t.group_m) for t in tiles]
-    capped = np.minimum(np.array(columns, dtype=object).reshape(-1, 5), _CAP).astype(np.int64)
-    s_m, s_n, step, stages, group = capped.T
-    m_cnt, n_cnt = -(-kernel.m // s_m), -(-kernel.n // s_n)
-    grid = waves(kernel.batch * (m_cnt * n_cnt), hardware.cores)
-    k = -(-kernel.k // step) * step.astype(np.float64)
-    area, sides = s_m.astype(np.float64) * s_n, s_m.astype(np.float64) + s_n
-
-    share = np.ones(len(tiles))
-    if kernel.dtype != "fp32":  # which no tensor core multiplies
-        share[[not _whole_warp_groups(tile) for tile in tiles]] = MMA_SYNC_SHARE
-    compute_s = 2.0 * area * k / (unit.rates[kernel.dtype] * share)
-    load_s = sides * k * kernel.elem_bytes / unit.l2_bytes_per_s_per_core
-    store_s = area * kernel.out_bytes / unit.gm_bytes_per_s_per_core
-    inner_s = np.where(stages == 1, compute_s + load_s, np.maximum(compute_s, load_s))
-    blocks_s = grid.n_wave * np.maximum(inner_s, store_s)
-
-    moved = np.full(len(tiles), float(kernel.input_bytes))
-    if kernel.input_bytes > hardware.l2_bytes:
-        # GROUP_M rows of blocks are walked column by column: what runs at once is that many rows by so many columns.
-        rows = np.minimum(group, m_cnt)
-        at_once = np.minimum(grid.n_blk, hardware.cores)
-        shared = rows * s_m.astype(np.float64) + np.ceil(at_once / rows) * s_n
-        each = grid.n_blk / at_once.astype(np.float64)
-        moved = np.maximum(moved, each * shared * kernel.k * kernel.elem_bytes)
-    moved = moved + float(kernel.batch) * kernel.m * kernel.n * kernel.out_bytes
-    return 1e6 * blocks_s, 1e6 * moved / hardware.dram_bytes_per_s

@@ -15,9 +15,10 @@ from rich.text import Text
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import KNOWN, HardwareSpec, known_hardware
 from tileguard.features.kernels import MatmulKernel
+from tileguard.features.matmul_time import predicted_us
 
 from .cli import JSON_VERSION, Json, app, console, print_json
-from .matmul_tiles import planner_tiles, predicted_us
+from .matmul_tiles import planner_tiles
 from .tail.closed import LEAST_UTILISATION
 from .tail.cuts import COUNTED, EXACT, GEOMETRIES, Cut
 from .tail.plan import FIRST_WAVES, FIRSTS, TailPlan, plan_tail

@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tileguard.features.hardware import HardwareSpec
-from tileguard.features.kernels import ReductionKernel
-from tileguard.features.tiles import ReductionTile
 
 from .devices.base import CandidateError
-from .feature_space import FOREVER, feature_space
-from .guard import ModelRejected, Reason
+from .feature_space import FAMILIES, FOREVER, feature_space
+from .guard import ModelRejected, Reason, check_family
 from .manifest import Manifest, parse_manifest
 from .onnx_graph import operators
 from .optional import require
@@ -38,13 +36,17 @@ class OnnxRanker:
     computes_only = True
 
     def __init__(self, manifest: Manifest, onnx: bytes, hardware: HardwareSpec) -> None:
-        """Checks digest and schema, then creates the session. Raises ModelRejected with the Reason."""
+        """Checks digest, family and schema, then creates the session. Raises ModelRejected with the Reason."""
         found = hashlib.sha256(onnx).hexdigest()
         if found != manifest.onnx_sha256:
             raise ModelRejected(
                 Reason.DIGEST_MISMATCH, f"{ONNX_FILE} is {found[:12]}…, manifest says {manifest.onnx_sha256[:12]}…"
             )
-        self._space = feature_space(hardware)
+        if manifest.family not in FAMILIES:
+            raise ModelRejected(
+                Reason.WRONG_FAMILY, f"trained for {manifest.family!r:.100}, known are {', '.join(FAMILIES)}"
+            )
+        self._space = feature_space(hardware, manifest.family)
         schema = self._space.schema
         if manifest.schema_digest != schema.digest or manifest.feature_names != schema.names:
             raise ModelRejected(
@@ -57,9 +59,7 @@ class OnnxRanker:
         self.manifest = manifest
         self._session = _session(onnx)
 
-    def score(
-        self, kernel: ReductionKernel, tiles: Sequence[ReductionTile], calls: float = FOREVER
-    ) -> npt.NDArray[np.float64]:
+    def score(self, kernel: Any, tiles: Sequence[Any], calls: float = FOREVER) -> npt.NDArray[np.float64]:
         """float64[n], higher is better; bit-equal to LightGBM's prediction. calls: over which compiling is shared.
 
         Raises ModelRejected: non_finite where a feature is not finite, since trees would hide it; unsupported_kernel
@@ -78,8 +78,9 @@ class OnnxRanker:
         return np.asarray(scores).reshape(-1)
 
 
-def load_ranker(directory: str | Path, hardware: HardwareSpec) -> OnnxRanker:
-    """The ranker in `directory` (manifest.json, ranker.onnx). Raises ModelRejected with the Reason."""
+def load_ranker(directory: str | Path, hardware: HardwareSpec, family: str | None = None) -> OnnxRanker:
+    """The ranker in `directory` (manifest.json, ranker.onnx). family: that it must be for; left out, any. Raises
+    ModelRejected with the Reason."""
     directory = Path(directory)
     if not directory.is_dir():
         raise ModelRejected(Reason.NO_MODEL, f"no folder {directory}")
@@ -90,6 +91,8 @@ def load_ranker(directory: str | Path, hardware: HardwareSpec) -> OnnxRanker:
         onnx = _read(directory / ONNX_FILE, MAX_ONNX_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise ModelRejected(Reason.UNREADABLE, f"{type(error).__name__}: {error}") from None
+    if family is not None:
+        check_family(manifest, family)
     return OnnxRanker(manifest, onnx, hardware)
 
 

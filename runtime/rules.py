@@ -33,13 +33,15 @@ def placed(rule: AnchorRule, kernel: ReductionKernel, hardware: HardwareSpec) ->
 
 
 @lru_cache(maxsize=1024)
-def _by_key(space: TileSpace) -> dict[_Key, ReductionTile]:
+def _by_key(space: TileSpace[ReductionTile]) -> dict[_Key, ReductionTile]:
     """A lattice's tiles by their sort keys: a plain tuple is made, sorted and found sooner than a tile, and a compiler
     waits."""
     return {tile.sort_key: tile for tile in space}
 
 
-def _keys(rule: AnchorRule, kernel: ReductionKernel, space: TileSpace, hardware: HardwareSpec) -> Iterator[_Key]:
+def _keys(
+    rule: AnchorRule, kernel: ReductionKernel, space: TileSpace[ReductionTile], hardware: HardwareSpec
+) -> Iterator[_Key]:
     """The sort key of the tile at each offset.
 
     Blocks are kept within the lattice's largest and smallest, warps within what the lattice knows for the tile's size,
@@ -78,7 +80,7 @@ def _keys(rule: AnchorRule, kernel: ReductionKernel, space: TileSpace, hardware:
 
 
 @lru_cache(maxsize=1024)
-def _extent(space: TileSpace) -> tuple[int, int, int, int]:
+def _extent(space: TileSpace[ReductionTile]) -> tuple[int, int, int, int]:
     """Largest XBLOCK, smallest and largest R0_BLOCK, and elements of the largest tile, of a lattice."""
     x, r, *_ = space.columns
     return int(x.max()), int(r.min()), int(r.max()), int((x * r).max())

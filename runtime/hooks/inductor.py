@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import tileguard
-from tileguard import models
 from tileguard.features.errors import InvalidInput, checked_choice
 from tileguard.features.hardware import KNOWN, HardwareSpec, known_hardware
 from tileguard.features.inductor import reduction_kernel
@@ -38,6 +37,7 @@ from ..lattice import lattice
 from ..selector import DEFAULT_TOP_K, Selector
 from . import npu, process_log
 from .configs import Refused
+from .digests import model_digests
 from .gpu import gpu_hardware
 from .loader import (
     CACHED_AUTOTUNE,
@@ -72,7 +72,8 @@ class Settings:
     that the model adds, or "calibrated". hardware: a known name in place of the detected one. log: a path that gets a
     JSON line a kernel. kernel_budget_s, process_budget_s: seconds of compiling and racing beyond which, for one kernel
     and for the process, only the host's list and the best-ranked tiles run; None is no limit. matmul: whether matrix
-    products under max-autotune get the planner's tiles too; "prune" needs a ranker, and none is shipped.
+    products under max-autotune get the planner's tiles too, and those of a model of theirs where there is one; "prune"
+    needs more than a model knows, and is refused.
     Raises InvalidInput naming the field.
     """
 
@@ -195,7 +196,9 @@ class _Hook:
             (codecache.FxGraphHashDetails, "__init__", self._hash_details),
             (async_compile, "_load_triton_kernel_from_source", lambda _: KernelLoader(self._budget, self._npu)),
         )
-        self._matmul = matmul_settings(settings.matmul)
+        self._matmul = matmul_settings(
+            settings.matmul, model=settings.model, top_k=settings.top_k, policy=settings.policy
+        )  # fmt: skip
         self._targets += product_targets(self._matmul, self._hardware, self._is_on)
         # A selector for an NPU is made where its kernels are loaded, from what can be pickled.
         model = None if settings.model is None else str(settings.model)
@@ -343,9 +346,7 @@ class _Hook:
             if self._matmul is not None:
                 parts.append(self._matmul.uuid)
             if settings.model is not None:
-                known = (*models.shipped(), *models.own())
-                folders = known if settings.model == "champion" else (Path(settings.model),)
-                parts += [digest for folder in folders for digest in _file_digests(folder)]
+                parts += model_digests(settings.model)
             self._salt = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         return self._salt
 
@@ -391,10 +392,3 @@ def _hint(sizevars: Any, numel: Any) -> int:
     from torch._inductor import config
 
     return int(sizevars.size_hint(numel, fallback=config.unbacked_symint_fallback))
-
-
-def _file_digests(folder: Path) -> list[str]:
-    digests = []
-    for path in sorted(p for p in folder.glob("*") if p.is_file() and p.suffix in (".json", ".onnx")):
-        digests.append(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}")
-    return digests or [f"{folder} holds no model"]

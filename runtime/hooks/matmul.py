@@ -1,25 +1,33 @@
-"""Matrix products of TorchInductor's max-autotune: the planner's tiles beside the host's own choices.
+"""Matrix products of TorchInductor's max-autotune: the planner's tiles, and a model's, beside the host's own choices.
 
 `InductorChoices._finalize_template_configs` is where the host has listed its choices and made none of them yet. What it
-returns comes back as it was and first, ATen included; behind it come choices of the same template with other tiles.
+returns comes back as it was and first, ATen included; behind it come choices of the same template with other tiles,
+in the order of MatmulSelector's set.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from tileguard.features.errors import InvalidInput, checked_choice
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import DTYPE_ALIASES, MatmulKernel
 from tileguard.features.tiles import MatmulTile
 
-from ..matmul_tiles import planner_tiles
+from ..calibration import checked_top_k
+from ..feature_space import MATMUL
+from ..guard import GuardPolicy
+from ..matmul_selector import MatmulSelector
+from ..selector import DEFAULT_TOP_K, FORMULA, MODEL
 from . import process_log
 from .configs import Refused
+from .digests import model_digests
 from .telling import warn_once
 
 FINALIZE = "_finalize_template_configs"
@@ -29,54 +37,53 @@ TILE_NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "GROUP
 """What the host calls a tile's numbers, in the order of MatmulTile.sort_key."""
 
 EVEN_K = "EVEN_K"
-MAX_EXTRA = 12
-"""Tiles added to one list, each compiled and timed by the host."""
-
 UNION, PRUNE = "union", "prune"
 MODES = (UNION, PRUNE)
 
 
-class MatmulRanker(Protocol):
-    """What a learnt model of products has to offer. uuid: changes whenever its answers may."""
-
-    uuid: str
-
-    def best(self, kernel: MatmulKernel, hardware: HardwareSpec) -> Sequence[MatmulTile]:
-        """Its top tiles, the best first."""
-        ...
-
-    def hopeless(self, kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware: HardwareSpec) -> Sequence[bool]:
-        """Of each tile, whether it is surely not among the fastest."""
-        ...
+Hopeless = Callable[[MatmulKernel, Sequence[MatmulTile], HardwareSpec], Sequence[bool]]
+"""Of each tile of the host's, whether it is surely not among the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulSettings:
-    """ranker: adds its tiles before the planner's; mode: "union" only adds, "prune" also drops what the ranker calls
-    hopeless of the host's list, but never ATen nor its first tile. Raises InvalidInput for "prune" without a ranker."""
+    """model, top_k, policy: as Selector takes them; a model of another family or hardware is not listened to, and the
+    planner's tiles are then all that is added. mode: "union" only adds, "prune" also drops what `hopeless` says of the
+    host's list, but never ATen nor its first tile. Raises InvalidInput for "prune" without it: none is shipped."""
 
-    ranker: MatmulRanker | None = None
+    model: str | Path | None = "champion"
+    top_k: int | str = DEFAULT_TOP_K
+    policy: GuardPolicy = field(default_factory=GuardPolicy)
     mode: str = UNION
-    most: int = MAX_EXTRA
+    hopeless: Hopeless | None = None
 
     def __post_init__(self) -> None:
+        checked_top_k(self.top_k)
         checked_choice("matmul", self.mode, MODES)
-        if self.mode == PRUNE and self.ranker is None:
-            raise InvalidInput("matmul", PRUNE, "True or False: no ranker of matrix products is shipped to prune by")
+        if self.mode == PRUNE and self.hopeless is None:
+            raise InvalidInput("matmul", PRUNE, "True or False: nothing is shipped to prune matrix products by")
 
     @property
     def uuid(self) -> str:
-        """What the lists depend on, but for the version; part of the graph cache's key."""
-        return f"matmul {self.mode} {self.most} {self.ranker.uuid if self.ranker is not None else 'planner'}"
+        """What the lists depend on, but for the version; part of the graph cache's key. Changes with the model's files."""
+        files = hashlib.sha256("\n".join(model_digests(self.model, MATMUL)).encode()).hexdigest()
+        return f"matmul {self.mode} {self.top_k} {self.policy!r} {files if self.model is not None else 'planner'}"
 
 
-def matmul_settings(matmul: object) -> MatmulSettings | None:
+def matmul_settings(
+    matmul: object,
+    *,
+    model: str | Path | None = "champion",
+    top_k: int | str = DEFAULT_TOP_K,
+    policy: GuardPolicy | None = None,
+) -> MatmulSettings | None:
     """Of `install(matmul=…)`: False, True, or a mode by name. Raises InvalidInput."""
-    if isinstance(matmul, bool):
-        return MatmulSettings() if matmul else None
-    if matmul not in MODES:
+    if matmul is False:
+        return None
+    if matmul is not True and matmul not in MODES:
         raise InvalidInput("matmul", matmul, "True or False")
-    return MatmulSettings(mode=str(matmul))
+    mode = UNION if matmul is True else str(matmul)
+    return MatmulSettings(model, top_k, policy or GuardPolicy(), mode)
 
 
 class MatmulHook:
@@ -90,6 +97,7 @@ class MatmulHook:
     ) -> None:
         self.settings = settings
         self._hardware, self._active = hardware, active
+        self._selectors: dict[str, MatmulSelector] = {}
 
     def target(self) -> tuple[Any, str, Callable[[Any], Any]]:
         """What to patch, for Patches.put. Raises where torch's names or signatures are other ones."""
@@ -153,19 +161,26 @@ class MatmulHook:
             raise Refused("device")
         hardware = self._hardware(device.index or 0)
         kernel = _kernel(kernel_inputs, {**own[0].extra_kwargs, **given[0]})
-        ranker = self.settings.ranker
-        tiles = (*(ranker.best(kernel, hardware) if ranker is not None else ()), *planner_tiles(kernel, hardware))
-        if not tiles:
+        host = [MatmulTile(*_tile_key(kwargs)) for kwargs in given]
+        chosen = self.selector(hardware).select(kernel, host)
+        if not (chosen.proposed_by(FORMULA) or chosen.proposed_by(MODEL)):
             raise Refused("hardware")
-        keys = [_tile_key(kwargs) for kwargs in given]
-        known = set(keys)
-        new = [tile for tile in dict.fromkeys(tiles) if tile.sort_key not in known][: self.settings.most]
-        added = [_like(own[0], given[0], tile, even) for tile in new]
-        if self.settings.mode == PRUNE and ranker is not None:
-            verdicts = ranker.hopeless(kernel, [MatmulTile(*key) for key in keys], hardware)
+        known = set(host)
+        added = [_like(own[0], given[0], tile, even) for tile in chosen.tiles if tile not in known]
+        hopeless = self.settings.hopeless
+        if self.settings.mode == PRUNE and hopeless is not None:
+            verdicts = hopeless(kernel, host, hardware)
             dropped = {id(choice) for choice, bad in zip(own[1:], verdicts[1:], strict=True) if bad}
             return [*(choice for choice in listed if id(choice) not in dropped), *added]
         return [*listed, *added]
+
+    def selector(self, hardware: HardwareSpec) -> MatmulSelector:
+        """The selector of a hardware, made when first needed."""
+        if hardware.name not in self._selectors:
+            given = self.settings
+            made = MatmulSelector(hardware, model=given.model, top_k=given.top_k, policy=given.policy)
+            self._selectors.setdefault(hardware.name, made)
+        return self._selectors[hardware.name]
 
 
 def product_targets(

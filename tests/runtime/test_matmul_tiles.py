@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import known_hardware
 from tileguard.features.kernels import DTYPE_BYTES, MatmulKernel
+from tileguard.features.matmul_time import predicted_us
 from tileguard.features.pow2 import is_pow2
 from tileguard.features.tiles import MatmulTile
-from tileguard.runtime.matmul_tiles import MOST, fits, planner_tiles, predicted_us
+from tileguard.runtime.matmul_tiles import MOST, fits, planner_tiles
 
 H200 = known_hardware("h200")
 RATED = ("bf16", "fp16", "tf32", "fp32", "fp8")

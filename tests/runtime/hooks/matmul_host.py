@@ -63,7 +63,8 @@ def main() -> None:
         found["salt_off"] = hooks._ACTIVE.salt()
     found["after"] = lowered(*PRODUCTS["mm"])
 
-    with tileguard.enabled(model=None, matmul=True), broken(product, "planner_tiles", ZeroDivisionError):
+    chooser: Any = importlib.import_module("tileguard.runtime.matmul_selector")
+    with tileguard.enabled(model=None, matmul=True), broken(chooser, "planner_tiles", ZeroDivisionError):
         found["planner_fails"] = everything()
         found["planner_reasons"] = dict(tileguard.report().untouched)
     with tileguard.enabled(model=None, matmul=True), broken(product, "_like", RuntimeError):
@@ -81,6 +82,8 @@ def main() -> None:
             found["renamed_installed"], found["renamed_patched"] = installed, vars(kind)[name] is not renamed
     finally:
         setattr(kind, name, original)
+    with tileguard.enabled(matmul=True):
+        found["no_champion"] = lowered(*PRODUCTS["mm"])
     found["ranked"] = {mode: ranked(product, mode) for mode in ("union", "prune")}
     print(json.dumps(found))
 
@@ -198,24 +201,23 @@ def failing_sources(host: Sequence[Mapping[str, Any]]) -> Iterator[None]:
 
 
 def ranked(product: Any, mode: str) -> list[dict[str, Any]]:
-    """With a ranker that has one tile to offer, and thinks nothing of the host's."""
+    """With a ranker that likes the lattice's first tile best, and a rule that thinks nothing of the host's."""
+    from tests.matmul_world import H200, matmul_manifest
+    from tests.support import FakeRanker
     from torch._inductor.choices import InductorChoices
 
-    from tileguard.features.hardware import known_hardware
-    from tileguard.features.tiles import MatmulTile
+    from tileguard.runtime.guard import GuardPolicy
+    from tileguard.runtime.matmul_selector import MatmulSelector
 
-    class Ranker:
-        uuid = "made up"
+    def scores(tiles: Sequence[Any]) -> Any:
+        import numpy as np
 
-        def best(self, kernel: Any, hardware: Any) -> list[MatmulTile]:
-            assert (kernel.m, kernel.n, kernel.k, kernel.dtype) == (512, 1024, 256, "bf16")
-            return [MatmulTile(16, 16, 16, 1, 1)]
+        return -np.arange(len(tiles), dtype=np.float64)
 
-        def hopeless(self, kernel: Any, tiles: Sequence[MatmulTile], hardware: Any) -> list[bool]:
-            return [True] * len(tiles)
-
-    hook = product.MatmulHook(
-        product.MatmulSettings(Ranker(), mode), lambda index: known_hardware("h200"), lambda: True
+    settings = product.MatmulSettings(mode=mode, hopeless=lambda kernel, tiles, hardware: [True] * len(tiles))
+    hook = product.MatmulHook(settings, lambda index: H200, lambda: True)
+    hook._selectors["h200"] = MatmulSelector(
+        H200, model=FakeRanker(matmul_manifest(), scores), top_k=1, policy=GuardPolicy(score_budget_s=60)
     )
     owner, name, wrap = hook.target()
     original = vars(owner)[name]

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 from tests.support import ROOT
 
 from tileguard.features.errors import InvalidInput
-from tileguard.features.hardware import known_hardware
+from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import MatmulKernel
+from tileguard.features.tiles import MatmulTile
 from tileguard.runtime.hooks.inductor import Settings
-from tileguard.runtime.hooks.matmul import MAX_EXTRA, TILE_NAMES, MatmulSettings, matmul_settings
-from tileguard.runtime.matmul_tiles import planner_tiles
+from tileguard.runtime.hooks.matmul import TILE_NAMES, MatmulSettings, matmul_settings
+from tileguard.runtime.matmul_tiles import MOST, matmul_lattice, planner_tiles
 
 from .matmul_host import PRODUCTS
 
@@ -54,7 +56,7 @@ def test_the_hosts_choices_come_first_and_behind_them_the_planners_tiles(found: 
     op, (batch, m, n, k), dtype = PRODUCTS[case]
     planned = planner_tiles(MatmulKernel(batch, m, n, k, DTYPES[dtype]), known_hardware("h200"))
     assert [tile_of(choice) for choice in added] == [tile.sort_key for tile in planned if tile.sort_key not in host]
-    assert 0 < len(added) <= MAX_EXTRA
+    assert 0 < len(added) <= MOST
     assert {choice["template"] for choice in added} == {"triton::bmm" if op == "bmm" else "triton::mm"}
     assert all(choice["ours"] for choice in added)
     assert not any(choice["ours"] for choice in off)
@@ -122,17 +124,37 @@ def test_another_signature_leaves_products_alone_and_hooks_the_rest(found: dict[
 @needs_torch
 def test_the_graph_caches_key_follows_the_setting(found: dict[str, Any]) -> None:
     assert found["salt"] != found["salt_off"]
-    ranked = MatmulSettings(Ranker())
-    uuids = {MatmulSettings().uuid, MatmulSettings(most=3).uuid, ranked.uuid, MatmulSettings(Ranker(), "prune").uuid}
-    assert len(uuids) == 4
+
+
+def test_the_uuid_follows_settings_and_the_models_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGUARD_MODELS", str(tmp_path))
+    uuids = {MatmulSettings(mode=mode, hopeless=none_hopeless).uuid for mode in ("union", "prune")}
+    uuids |= {MatmulSettings(None).uuid, MatmulSettings(top_k=3).uuid, MatmulSettings(tmp_path).uuid}
+    assert len(uuids) == 5
+    for folder, text, changes in (
+        ("reduction-h200", "{}", False), ("matmul-h200", "{}", True), ("matmul-h200", "[]", True),
+    ):  # fmt: skip
+        before = MatmulSettings().uuid
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "manifest.json").write_text(text)
+        assert (MatmulSettings().uuid != before) == changes
 
 
 @needs_torch
-def test_a_rankers_tiles_come_before_the_planners(found: dict[str, Any]) -> None:
+def test_without_a_champion_the_list_is_the_planners(found: dict[str, Any]) -> None:
+    assert found["no_champion"] == found["on"]["mm"]
+    assert "no_model: none is shipped for matmuls on h200" in found["stderr"]
+
+
+@needs_torch
+def test_a_rankers_tile_comes_before_the_planners(found: dict[str, Any]) -> None:
     off, union = found["off"]["mm"], found["ranked"]["union"]
+    first = matmul_lattice(MatmulKernel(1, 512, 1024, 256, "bf16"), known_hardware("h200"))[0]
     assert union[: len(off)] == off
-    assert tile_of(union[len(off)]) == (16, 16, 16, 1, 1, 8)
-    assert len(union) == len(off) + MAX_EXTRA - 1 == len(found["on"]["mm"]) + 1
+    assert tile_of(union[len(off)]) == first.sort_key
+    planned = {tile_of(choice) for choice in found["on"]["mm"][len(off) :]}
+    assert {tile_of(choice) for choice in union[len(off) :]} == planned | {first.sort_key}
+    assert first.sort_key not in planned
 
 
 @needs_torch
@@ -144,11 +166,8 @@ def test_pruning_never_drops_aten_nor_the_hosts_first_tile(found: dict[str, Any]
     assert sum(choice["ours"] for choice in pruned) == sum(choice["ours"] for choice in found["ranked"]["union"])
 
 
-class Ranker:
-    uuid = "a"
-
-    def best(self, kernel: Any, hardware: Any) -> Any: ...
-    def hopeless(self, kernel: Any, tiles: Any, hardware: Any) -> Any: ...
+def none_hopeless(kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware: HardwareSpec) -> list[bool]:
+    return [False] * len(tiles)
 
 
 def test_settings_are_checked() -> None:
@@ -159,4 +178,6 @@ def test_settings_are_checked() -> None:
             Settings(matmul=bad)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="matmul"):
         MatmulSettings(mode="prune")
-    assert MatmulSettings(Ranker(), "prune").mode == "prune"
+    with pytest.raises(InvalidInput, match="top_k"):
+        MatmulSettings(top_k=0)
+    assert MatmulSettings(mode="prune", hopeless=none_hopeless).mode == "prune"
