@@ -1,6 +1,6 @@
 """Against what a user would otherwise run: numpy, numba and torch.compile's C++ back end, on this machine's CPU.
 
-    PYTHONPATH=src:. python benchmarks/cpu_peers.py [--model DIR] [--families softmax,sum] [--sizes 17x7,511x1025t]
+    PYTHONPATH=src python benchmarks/cpu_peers.py [--model DIR] [--families softmax,sum] [--sizes 17x7,511x1025t]
 
 Every family at twelve sizes, fp32, one thread. tileguard's entry is the winner that `tune` finds over the union of
 model and formula. All contenders of a case read the same operands, in the same guarded buffers, and each is checked in
@@ -34,6 +34,10 @@ from rich.console import Console
 from rich.table import Table
 
 import tileguard
+
+if (ROOT := str(Path(__file__).resolve().parents[1])) not in sys.path:  # started as a file
+    sys.path.insert(0, ROOT)
+
 from benchmarks.cpu_peers_numba import NUMBA, numba
 from benchmarks.cpu_peers_ops import FAMILIES, NUMPY, TORCH
 from tileguard.features.kernels import ReductionKernel

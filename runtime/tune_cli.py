@@ -66,8 +66,7 @@ def tune_command(
 ) -> None:
     """Tune one reduction for real: compile the candidate set, check and time every tile, keep the best.
 
-    Best is the fastest (of tiles that the noise does not tell apart, the one that compiles faster), or with --calls what
-    costs least to compile once and call so often.
+    Best is the fastest; with --calls, what costs least to compile once and call so often.
     """
     if device != "cpu":
         raise InvalidInput("device", device, "cpu; GPU kernels are tuned inside their compiler")

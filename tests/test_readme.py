@@ -31,6 +31,13 @@ def test_the_figures_are_those_of_the_results_files(page: Path) -> None:
     assert text.split(BEGIN)[1].split(END)[0].strip() == BLOCKS[page]().strip()
 
 
+@pytest.mark.parametrize("script", ["readme", "cpu_objectives", "cpu_union", "cpu_adapt", "xir_lowerings"])
+def test_a_benchmark_starts_as_a_file_from_anywhere(script: str, tmp_path: Path) -> None:
+    path = ROOT / "benchmarks" / f"{script}.py"
+    code = f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path({str(path)!r})"
+    assert python(code, PYTHONPATH=str(ROOT / "src")) == ""
+
+
 def test_figures_of_the_cpu_are_from_the_shipped_corpus() -> None:
     digest = read_corpus(ROOT / "corpora" / "cpu.parquet").digest
     assert load("cpu_objectives")["corpus"]["digest"] == digest
