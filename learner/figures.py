@@ -17,6 +17,7 @@ from tileguard.features.anchor import ASCEND_910B3, regime
 from tileguard.features.errors import InvalidInput, checked_int
 from tileguard.features.matmul import MATMUL_KERNEL_FEATURES
 from tileguard.features.reduction import KERNEL_FEATURES
+from tileguard.runtime.devices.cpu.features import CPU_KERNEL_FEATURES
 from tileguard.runtime.optional import require
 
 from .corpus import Corpus
@@ -177,7 +178,7 @@ def importances(booster: Booster, top: int = 20) -> Figure:
     order = np.argsort(-shares, kind="stable")[:top][::-1]
     figure = _figure(7.2, 0.9 + 0.27 * len(order))
     axes = figure.subplots()
-    of_kernel = {*KERNEL_FEATURES, *MATMUL_KERNEL_FEATURES}
+    of_kernel = {*KERNEL_FEATURES, *CPU_KERNEL_FEATURES, *MATMUL_KERNEL_FEATURES}
     colours = [_TIERS[1][2] if names[i] in of_kernel else _TIERS[0][2] for i in order]
     axes.barh(range(len(order)), shares[order], color=colours, height=0.72)
     for position, i in enumerate(order):

@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from tileguard.features.errors import InvalidInput
-from tileguard.runtime.cli import JSON_VERSION, Json, app, console, print_json, say
+from tileguard.runtime.cli import JSON_VERSION, Json, app, console, counted, print_json, say
 from tileguard.runtime.feature_space import REDUCTION
 
 
 @app.command("fit-formula")
 def fit_formula_command(
     corpora: Annotated[list[Path], typer.Argument(help="Corpora: .parquet, or raw sweeps .jsonl, .jsonl.xz.")],
-    out: Annotated[Path, typer.Option(help="Folder to write: formula.json, report.md and two figures.")],
+    out: Annotated[Path, typer.Option(help="Folder to write: formula.json, report.md and figures.")],
     hardware: Annotated[
         str | None, typer.Option("--hardware", help="What it was measured on; a Parquet corpus says it itself.")
     ] = None,
@@ -59,8 +59,9 @@ def fit_formula_command(
 
     figures = {
         "loss_against_rnumel": loss_against_rnumel(judged.evaluation, (RFC, RFC_REFITTED, FORMULA)),
-        "winners_in_tile_space": winners_in_tile_space(corpus),
     }
+    if spec.kind != "cpu":
+        figures["winners_in_tile_space"] = winners_in_tile_space(corpus)
     texts = {"formula.json": params_json(fit.params), "report.md": formula_report(fit, facts)}
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8")
@@ -96,4 +97,4 @@ def fit_formula_command(
         return
     title = f"{len(corpus.sweeps)} kernels on {spec.name}, each judged by a formula that saw none of its family"
     console().print(selector_table(judged.evaluation, title=title, width=console().width))
-    say(f"{out / 'formula.json'}, report.md, two figures; {seconds:.0f} s{where}")
+    say(f"{out / 'formula.json'}, report.md, {counted(len(figures), 'figure')}; {seconds:.0f} s{where}")

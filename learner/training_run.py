@@ -93,7 +93,10 @@ def training_figures(trained: Trained) -> dict[str, Figure]:
     }
     if evaluation.corpus.family == REDUCTION:
         figures["loss_against_rnumel"] = loss_against_rnumel(evaluation, shown)
-        figures["winners_in_tile_space"] = winners_in_tile_space(evaluation.corpus)
+        if not trained.manifest.hardware.startswith(
+            "cpu-"
+        ):  # it shows the RFC's regions, which no CPU's winners lie in
+            figures["winners_in_tile_space"] = winners_in_tile_space(evaluation.corpus)
     return figures
 
 
