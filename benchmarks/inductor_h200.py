@@ -13,11 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from benchmarks.inductor_graphs import select, tiny
 from benchmarks.inductor_modes import AGAIN, MODES, TILEGUARD, run_mode
+from benchmarks.pieces import at_most, geomean, run_fresh, total
 
 RESULT = ROOT / "benchmarks" / "results" / "inductor_h200.json"
 DEFAULT, MAX_AUTOTUNE, DESCENT = "default", "max_autotune", "coordinate_descent"
@@ -116,14 +114,10 @@ def finished(path: Path, names: Sequence[str]) -> bool:
 
 def start(process: str, arguments: argparse.Namespace, settings: Mapping[str, str]) -> None:
     """This program again for one mode or the judge, with empty caches and nothing of Inductor's set from outside."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--process", process, "--out", str(arguments.out)]
-    command += ["--device", arguments.device, *(["--tiny"] if arguments.tiny else [])]
-    command += ["--graphs", arguments.graphs] if arguments.graphs else []
-    ours = ("TORCHINDUCTOR_", "TILEGUARD")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    with tempfile.TemporaryDirectory() as caches:
-        environment |= {"TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor", "TRITON_CACHE_DIR": f"{caches}/triton"}
-        failed = subprocess.run(command, env={**environment, **settings}, check=False).returncode
+    options = ["--process", process, "--out", str(arguments.out), "--device", arguments.device]
+    options += ["--tiny"] if arguments.tiny else []
+    options += ["--graphs", arguments.graphs] if arguments.graphs else []
+    failed = run_fresh(__file__, options, settings)
     if failed:  # the other pieces are worth having all the same
         print(f"{process} ended with {failed}", flush=True)
 
@@ -263,10 +257,6 @@ def ratio(kernel: Mapping[str, Any], mode: str) -> float:
     return float(kernel["us"][TILEGUARD] / kernel["us"][mode])
 
 
-def geomean(values: Sequence[float]) -> float | None:
-    return round(statistics.geometric_mean(values), 4) if values else None
-
-
 def noise(matched: Sequence[Any]) -> dict[str, Any]:
     """How far one config's two medians lie apart, and the median absolute deviation relative to its time."""
     aa = [abs(math.log(kernel["aa"])) for kernel in matched]
@@ -277,23 +267,6 @@ def noise(matched: Sequence[Any]) -> dict[str, Any]:
         "aa_median": round(statistics.median(aa), 4),
         "aa_max": round(max(aa), 4),
         "mad_median": round(statistics.median(mads), 4),
-    }
-
-
-def total(counts: Any) -> dict[str, float]:
-    summed: dict[str, float] = {}
-    for one in counts:
-        for name, value in one.items():
-            summed[name] = round(summed.get(name, 0) + value, 3)
-    return summed
-
-
-def at_most(value: float | None, limit: float) -> dict[str, Any]:
-    known = value is not None and math.isfinite(value)
-    return {
-        "value": round(value, 4) if known and value is not None else None,
-        "limit": limit,
-        "met": bool(known and value is not None and value <= limit),
     }
 
 

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from benchmarks.inductor_graphs import Graph, gradients_for, materialise, step
-from benchmarks.inductor_modes import describe, describe_config, machine, watching, write
+from benchmarks.inductor_modes import describe, describe_config, machine, watching
+from benchmarks.pieces import write
 from tileguard.learner.inductor.cupti import CuptiStopwatch
 
 ROUNDS, SLOW_ROUNDS, WARM_ROUNDS = 51, 25, 4

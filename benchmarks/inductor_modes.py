@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.inductor_graphs import DTYPES, Graph, gradients_for, materialise, step
+from benchmarks.pieces import write
 
 TILEGUARD = "tileguard"
 AGAIN = "default_again"
@@ -320,10 +321,3 @@ def machine(device: str) -> dict[str, Any]:
 def synchronize(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-def write(path: Path, value: Any) -> None:
-    """Whole or not at all."""
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)

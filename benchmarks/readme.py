@@ -1,4 +1,5 @@
-"""Write the figures of the README, docs/ranker.md, docs/cpu.md and docs/adapt.md from the results files, so that none is copied by hand.
+"""Write the figures of the README, docs/ranker.md, docs/cpu.md and docs/adapt.md from the results files, so that none is
+copied by hand.
 
 python benchmarks/readme.py
 """
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results: written by benchmarks/readme.py -->", "<!-- end of results -->"
+MATMUL_BEGIN, MATMUL_END = "<!-- matmul results: written by benchmarks/readme.py -->", "<!-- end of matmul results -->"
 LABELS = {
     "host_default": "Inductor's default",
     "host_max_autotune": "Inductor's max-autotune",
@@ -43,9 +45,16 @@ ADAPTED = {
 
 def main() -> None:
     for page, written in BLOCKS.items():
-        before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-        _, after = rest.split(END)
-        page.write_text(f"{before}{BEGIN}\n{written()}\n{END}{after}", encoding="utf-8")
+        page.write_text(with_block(page.read_text(encoding="utf-8"), BEGIN, written(), END), encoding="utf-8")
+    text = with_block(README.read_text(encoding="utf-8"), MATMUL_BEGIN, matmul_block(), MATMUL_END)
+    README.write_text(text, encoding="utf-8")
+
+
+def with_block(text: str, begin: str, block: str, end: str) -> str:
+    """`text` with `block` between its two markers."""
+    before, rest = text.split(begin)
+    _, after = rest.split(end)
+    return "".join((before, begin, "\n", *([block, "\n"] if block else []), end, after))
 
 
 def block() -> str:
@@ -209,6 +218,60 @@ def inductor(result: dict[str, Any]) -> str:
         f"configuration timed twice differs by {percent(result['noise']['aa_median'])} at the median and "
         f"{percent(result['noise']['aa_max'])} at most. The hook raced {own['tiles_compiled']} tiles in "
         f"{own['bench_s']:.1f} s; outputs and gradients agree with eager in every graph."
+    )
+    return "\n".join(rows)
+
+
+MATMUL_LABELS = {
+    "default": "Inductor's default (ATen)",
+    "max_autotune": "max-autotune, ATen and Triton",
+    "max_autotune_again": "the same in another process",
+    "exhaustive": "max-autotune, exhaustive search space",
+    "nv_heuristics": "ATen and nvMatmulHeuristics' proposals",
+}
+
+
+def matmul_block() -> str:
+    """What stands between the README's markers of matrix products: nothing before they are measured."""
+    return matmul(load("matmul_h200")) if (RESULTS / "matmul_h200.json").exists() else ""
+
+
+def matmul(result: dict[str, Any]) -> str:
+    """Matrix products in torch.compile: each way of choosing against tileguard, over the products that both compiled."""
+    rows = [
+        "### Matrix products on an H200",
+        "",
+        "| compared with tileguard | n | time ÷ tileguard's, geomean | p5 | least | over 5 % faster | Triton tiles | wall |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, label in MATMUL_LABELS.items():
+        found = result["against"].get(name)
+        if found is None:
+            continue
+        tiles, walls = found["triton_choices"], found["wall_s"]
+        rows.append(
+            f"| {label} | {found['n']} | {found['geomean']:.3f} | {found['p5']:.3f} | {found['worst']:.3f} | "
+            f"{percent(found['slower_5'])} | {tiles[0]:.0f} to {tiles[1]:.0f} | {walls[0]:.0f} to {walls[1]:.0f} s |"
+        )
+    skipped = [f"{name} ({mode['skipped']})" for name, mode in result["modes"].items() if "skipped" in mode]
+    stopped = [f"{name} after {mode['n']}" for name, mode in result["modes"].items() if "stopped" in mode]
+    noise, own = result["noise"], result["proposers"]
+    apart = (
+        f"one winner timed twice differs by {percent(noise['aa_median'])} at the median and {percent(noise['aa_max'])} at most"
+        if noise
+        else "the noise was not measured"
+    )
+    model = "the planner alone" if result["model"] == "planner alone" else f"the model {result['model']}"
+    rows.append(
+        f"\n{result['n']} products in {result['families']} families that no corpus holds (mm, addmm, bmm; bf16, fp16, tf32, "
+        f"fp32), tileguard with {model}, torch {result['versions']['torch'].partition('+')[0]}, {result['date'][:10]}; "
+        "`python benchmarks/matmul_h200.py`, [matmul_h200.json](benchmarks/results/matmul_h200.json). Each row is over the n "
+        "products that both compiled: above 1 tileguard is faster; tiles and compile-and-autotune wall are the way's and, "
+        "after `to`, tileguard's. All winners were timed side by side by CUPTI with a cold L2; "
+        f"{apart}. tileguard's winner is a tile that max-autotune did not list on {sum(own['won_alone'].values())}, "
+        f"ATen's or a split K on {own['beside_tiles']}; results of {len(result['disagreeing'])} runs do not match float64."
+        + (f" Skipped: {', '.join(skipped)}." if skipped else "")
+        + (f" Stopped by their budget: {', '.join(stopped)}." if stopped else "")
     )
     return "\n".join(rows)
 

@@ -100,8 +100,9 @@ class Evaluation:
     def against(self) -> dict[str, dict[str, dict[str, float]]]:
         """Per selector, its best time against what a host without it would take; empty for corpora that timed no ATen.
 
-        aten: ATen's own time; host: the least of ATen's and of the host's list, as max-autotune picks. Each with kernels,
-        and over them geomean and p5 of other time ÷ best time in the set, and `slower`: the share over 2 % slower.
+        aten: ATen's own time against the set alone; host: the least of ATen's and of the host's list, as max-autotune
+        picks, against the least of ATen's and of the set. Each with kernels, and over them geomean and p5 of other time ÷
+        best time, and `slower`: the share over 2 % slower.
         """
         aten = np.array([sweep.extra.get("aten_us") or np.nan for sweep in self.corpus.sweeps], dtype=np.float64)
         known = np.isfinite(aten)
@@ -110,13 +111,11 @@ class Evaluation:
         best = np.array([sweep.best_us for sweep in self.corpus.sweeps])
         # A list without a measured tile leaves ATen.
         listed = best * self.slowdown("host_default") if "host_default" in self.sets else np.full(len(best), np.inf)
-        others = {"aten": aten[known], "host": np.minimum(aten, listed)[known]}
-        return {
-            name: {
-                other: _faster(us / (best * self.slowdown(name))[known]) for other, us in others.items()
-            }
-            for name in self.sets
-        }  # fmt: skip
+        host, found = np.minimum(aten, listed), {}
+        for name in self.sets:
+            own = best * self.slowdown(name)
+            found[name] = {"aten": _faster((aten / own)[known]), "host": _faster((host / np.minimum(aten, own))[known])}
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """The object that `tileguard evaluate --json` prints (design §6)."""

@@ -18,7 +18,7 @@ from tileguard import __version__
 from tileguard.features.anchor import ASCEND_910B3, FormulaParams
 from tileguard.features.errors import TileguardError
 from tileguard.features.hardware import HardwareSpec
-from tileguard.runtime.feature_space import REDUCTION, feature_space
+from tileguard.runtime.feature_space import MATMUL, REDUCTION, feature_space
 from tileguard.runtime.formula import fitted
 from tileguard.runtime.guard import GuardPolicy
 from tileguard.runtime.manifest import Manifest
@@ -72,11 +72,18 @@ class HeldOut:
     curve: dict[int, np.ndarray[Any, np.dtype[np.float64]]]
 
 
+KNOWS_CALLS: dict[str, Any] = {"calls": TRAINED_CALLS, "rounds": 120, "learning_rate": 0.08}
+"""Where the features know the number of calls, one ranker learns every objective, in twice as many trees, each half as
+bold."""
+
+PRODUCTS: dict[str, Any] = {"rounds": 100, "num_leaves": 31, "min_data_in_leaf": 30, "learning_rate": 0.1}
+"""Of matrix products there are a tenth as many measurements: smaller trees, more of them."""
+
+
 def default_config(hardware: HardwareSpec, family: str = REDUCTION, **changes: Any) -> TrainConfig:
-    """TrainConfig for a family of kernels on a hardware: where its features know the number of calls, one ranker learns every objective, in
-    twice as many trees, each half as bold."""
-    known: dict[str, Any] = {"calls": TRAINED_CALLS, "rounds": 120, "learning_rate": 0.08}
-    return TrainConfig(**{**(known if feature_space(hardware, family).knows_calls else {}), **changes})
+    """TrainConfig for a family of kernels on a hardware."""
+    known = PRODUCTS if family == MATMUL else {}
+    return TrainConfig(**{**known, **(KNOWS_CALLS if feature_space(hardware, family).knows_calls else {}), **changes})
 
 
 @dataclass(frozen=True, eq=False)

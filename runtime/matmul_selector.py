@@ -12,7 +12,7 @@ from tileguard.features.tiles import MatmulTile
 
 from .feature_space import MATMUL
 from .matmul_tiles import matmul_lattice, planner_tiles
-from .selector import ChosenSet, FamilySelector, Selector
+from .selector import HOST, ChosenSet, FamilySelector, Selector
 
 MatmulSet = ChosenSet[MatmulKernel, MatmulTile]
 
@@ -35,6 +35,19 @@ class MatmulSelector(FamilySelector[MatmulKernel, MatmulTile]):
     def order(fallback: tuple[MatmulTile, ...]) -> Callable[[MatmulTile], Any]:
         place = {tile: i for i, tile in enumerate(fallback)}
         return lambda tile: (place.get(tile, len(place)), tile.sort_key)
+
+
+PRUNE_RISK = 0.05
+"""Share of products on which as many tiles as are kept, chosen by the model alone, may lose over 5 %."""
+
+
+def unlikely(chosen: MatmulSet, keep: int | None) -> frozenset[MatmulTile]:
+    """The host's tiles that a trusted model ranks behind `keep` others of the set: what pruning may drop. Never the
+    host's first; none at all where the model is not trusted or `keep`, its calibrated k for PRUNE_RISK, is None."""
+    if keep is None or not chosen.verdict.trusted:
+        return frozenset()
+    ranked = sorted(chosen.candidates, key=lambda one: (-(one.score or 0.0), one.tile.sort_key))
+    return frozenset(one.tile for one in ranked[keep:] if HOST in one.proposers) - {chosen.tiles[0]}
 
 
 SELECTORS: dict[str, type[FamilySelector[Any, Any]]] = {kind.family: kind for kind in (Selector, MatmulSelector)}

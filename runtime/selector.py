@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -25,7 +25,7 @@ from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import SORT_KEY, ReductionTile, TileSpace
 
-from .calibration import DEFAULT_RISK, checked_risk, checked_top_k, resolved_k
+from .calibration import DEFAULT_RISK, calibrated_k, checked_risk, checked_top_k, resolved_k
 from .choose import choose
 from .fallback import formula_tiles
 from .feature_space import FOREVER, REDUCTION
@@ -220,10 +220,17 @@ class FamilySelector(Generic[K, T]):
         times = SelectionTimes((proposed - started) / 1e3, (scored - proposed) / 1e3, (ended - started) / 1e3)
         return ChosenSet(kernel, self.hardware.name, candidates, verdict, times, k)
 
+    def calibrated_k(self, risk: float) -> int | None:
+        """As many tiles as the model, once loaded, needs to lose over 5 % on at most `risk` of kernels; None where that
+        is not known."""
+        return calibrated_k(self._calibration(), risk)
+
     def _k(self) -> int:
+        return resolved_k(self.top_k, self._calibration(), self.risk, default=DEFAULT_TOP_K)
+
+    def _calibration(self) -> Sequence[Mapping[str, Any]]:
         ranker = self.guard.ranker
-        entries = ranker.manifest.calibration if ranker is not None else ()
-        return resolved_k(self.top_k, entries, self.risk, default=DEFAULT_TOP_K)
+        return ranker.manifest.calibration if ranker is not None else ()
 
     def _chosen(self, scores: npt.NDArray[np.float64], space: TileSpace[T], k: int) -> tuple[int, ...]:
         ranker = self.guard.ranker

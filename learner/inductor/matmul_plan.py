@@ -1,4 +1,4 @@
-"""Which tiles of a matrix product are measured: the host's own, and a sample of its exhaustive search space."""
+"""Which tiles of a matrix product are measured: the host's own, the planner's, and a sample of its exhaustive space."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from itertools import pairwise, zip_longest
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import MatmulKernel
 from tileguard.features.tiles import MatmulTile
-from tileguard.runtime.matmul_tiles import fits
-from tileguard.runtime.selector import HOST
+from tileguard.runtime.matmul_tiles import fits, planner_tiles
+from tileguard.runtime.selector import FORMULA, HOST
 
 from .matmul_kernel import CapturedMatmul, ceil_div, matmul_tile
 from .plan import LATTICE, SAMPLE, Plan, PlannedTile, in_turn
@@ -35,8 +35,8 @@ with one another, never for times."""
 
 
 def plan_matmul(kernel: CapturedMatmul, hardware: HardwareSpec, *, most: int | None, seed: int = 0) -> Plan:
-    """The host's DEFAULT list, whole; then of its EXHAUSTIVE one what fits, all (`most` None) or a stratified sample
-    that fills up to `most` tiles.
+    """The host's DEFAULT list and the planner's tiles, whole; then of the host's EXHAUSTIVE list what fits, all (`most`
+    None) or a stratified sample that fills up to `most` tiles.
 
     Strata are pairs of (BLOCK_M, BLOCK_N). One sampled tile in GROUP_SHARE has another GROUP_M, one in DOUBTFUL_SHARE
     is doubtful; of the others every second one is near, until either kind runs out.
@@ -44,6 +44,7 @@ def plan_matmul(kernel: CapturedMatmul, hardware: HardwareSpec, *, most: int | N
     described = kernel.described
     hosts = [matmul_tile(one) for one in kernel.baselines["default"]]
     by: dict[MatmulTile, tuple[str, ...]] = dict.fromkeys(hosts, (HOST,))
+    by |= {tile: (*by.get(tile, ()), FORMULA) for tile in planner_tiles(described, hardware)}
     space = [tile for one in kernel.baselines["max_autotune"] if fits(tile := matmul_tile(one), described, hardware)]
     if most is None:
         by |= {tile: (*by.get(tile, ()), LATTICE) for tile in space}

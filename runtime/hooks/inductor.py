@@ -73,7 +73,7 @@ class Settings:
     JSON line a kernel. kernel_budget_s, process_budget_s: seconds of compiling and racing beyond which, for one kernel
     and for the process, only the host's list and the best-ranked tiles run; None is no limit. matmul: whether matrix
     products under max-autotune get the planner's tiles too, and those of a model of theirs where there is one; "prune"
-    needs more than a model knows, and is refused.
+    also drops the host's tiles that the model is sure about.
     Raises InvalidInput naming the field.
     """
 

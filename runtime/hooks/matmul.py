@@ -23,7 +23,7 @@ from tileguard.features.tiles import MatmulTile
 from ..calibration import checked_top_k
 from ..feature_space import MATMUL
 from ..guard import GuardPolicy
-from ..matmul_selector import MatmulSelector
+from ..matmul_selector import PRUNE_RISK, MatmulSelector, unlikely
 from ..selector import DEFAULT_TOP_K, FORMULA, MODEL
 from . import process_log
 from .configs import Refused
@@ -41,27 +41,20 @@ UNION, PRUNE = "union", "prune"
 MODES = (UNION, PRUNE)
 
 
-Hopeless = Callable[[MatmulKernel, Sequence[MatmulTile], HardwareSpec], Sequence[bool]]
-"""Of each tile of the host's, whether it is surely not among the fastest."""
-
-
 @dataclass(frozen=True, slots=True)
 class MatmulSettings:
     """model, top_k, policy: as Selector takes them; a model of another family or hardware is not listened to, and the
-    planner's tiles are then all that is added. mode: "union" only adds, "prune" also drops what `hopeless` says of the
-    host's list, but never ATen nor its first tile. Raises InvalidInput for "prune" without it: none is shipped."""
+    planner's tiles are then all that is added. mode: "union" only adds, "prune" also drops the host's tiles that
+    `unlikely` finds, never ATen nor the host's first. Raises InvalidInput."""
 
     model: str | Path | None = "champion"
     top_k: int | str = DEFAULT_TOP_K
     policy: GuardPolicy = field(default_factory=GuardPolicy)
     mode: str = UNION
-    hopeless: Hopeless | None = None
 
     def __post_init__(self) -> None:
         checked_top_k(self.top_k)
         checked_choice("matmul", self.mode, MODES)
-        if self.mode == PRUNE and self.hopeless is None:
-            raise InvalidInput("matmul", PRUNE, "True or False: nothing is shipped to prune matrix products by")
 
     @property
     def uuid(self) -> str:
@@ -81,7 +74,7 @@ def matmul_settings(
     if matmul is False:
         return None
     if matmul is not True and matmul not in MODES:
-        raise InvalidInput("matmul", matmul, "True or False")
+        raise InvalidInput("matmul", matmul, f"True, False, {UNION!r} or {PRUNE!r}")
     mode = UNION if matmul is True else str(matmul)
     return MatmulSettings(model, top_k, policy or GuardPolicy(), mode)
 
@@ -162,17 +155,17 @@ class MatmulHook:
         hardware = self._hardware(device.index or 0)
         kernel = _kernel(kernel_inputs, {**own[0].extra_kwargs, **given[0]})
         host = [MatmulTile(*_tile_key(kwargs)) for kwargs in given]
-        chosen = self.selector(hardware).select(kernel, host)
+        selector = self.selector(hardware)
+        chosen = selector.select(kernel, host)
         if not (chosen.proposed_by(FORMULA) or chosen.proposed_by(MODEL)):
             raise Refused("hardware")
         known = set(host)
         added = [_like(own[0], given[0], tile, even) for tile in chosen.tiles if tile not in known]
-        hopeless = self.settings.hopeless
-        if self.settings.mode == PRUNE and hopeless is not None:
-            verdicts = hopeless(kernel, host, hardware)
-            dropped = {id(choice) for choice, bad in zip(own[1:], verdicts[1:], strict=True) if bad}
-            return [*(choice for choice in listed if id(choice) not in dropped), *added]
-        return [*listed, *added]
+        if self.settings.mode == UNION:
+            return [*listed, *added]
+        bad = unlikely(chosen, selector.calibrated_k(PRUNE_RISK))
+        dropped = {id(choice) for choice, tile in zip(own, host, strict=True) if tile in bad}
+        return [*(choice for choice in listed if id(choice) not in dropped), *added]
 
     def selector(self, hardware: HardwareSpec) -> MatmulSelector:
         """The selector of a hardware, made when first needed."""

@@ -90,8 +90,9 @@ def test_sets_are_compared_with_aten_and_with_what_the_host_would_pick(world: Wo
         if i in timed
     ]
     assert against["dense"]["host"]["geomean"] == pytest.approx(np.exp(np.log(host).mean()))
-    # The host's list is in the union: with ATen at hand it is never behind by more than ATen is ahead.
-    assert against["union@8"]["host"]["p5"] >= against["host_default"]["host"]["p5"]
+    # The host's list is in the union, and ATen beside it: never behind what the host picks.
+    assert against["host_default"]["host"]["geomean"] == pytest.approx(1)
+    assert against["union@8"]["host"]["slower"] == 0
     assert "against" in world.trained.manifest.metrics["held_out"]
     metrics = evaluation_metrics(evaluation, "model@8")
     assert metrics["union_at_8/against_host/geomean"] == against["union@8"]["host"]["geomean"]

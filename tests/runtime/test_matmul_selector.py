@@ -24,7 +24,7 @@ from tileguard.runtime.choose import choose
 from tileguard.runtime.feature_space import feature_space
 from tileguard.runtime.guard import Guard, GuardPolicy, Reason, Verdict
 from tileguard.runtime.manifest import parse_manifest
-from tileguard.runtime.matmul_selector import MatmulSelector
+from tileguard.runtime.matmul_selector import MatmulSelector, unlikely
 from tileguard.runtime.matmul_tiles import MOST, MOST_RANKED, fits, matmul_lattice, planner_tiles
 from tileguard.runtime.ranker import MANIFEST_FILE
 from tileguard.runtime.selector import FORMULA, HOST, MODEL, PROPOSERS, Selector
@@ -158,3 +158,29 @@ def test_a_dtype_without_a_rate_is_an_unsupported_kernel() -> None:
     found = make(H200, Reason.TRUST).select(MatmulKernel(1, 64, 64, 64, "fp64"), host)
     assert found.verdict.reason is Reason.UNSUPPORTED_KERNEL
     assert found.tiles == tuple(host)
+
+
+@pytest.mark.parametrize("keep", [1, 5, 100])
+def test_pruning_drops_the_hosts_tiles_that_score_behind_and_never_its_first(keep: int) -> None:
+    host = matmul_lattice(KERNEL, H200)[:12]
+    selector = MatmulSelector(
+        H200, model=FakeRanker(matmul_manifest(), lambda tiles: np.arange(len(tiles), dtype=np.float64)), policy=PATIENT
+    )
+    chosen = selector.select(KERNEL, host)
+    ranked = sorted(chosen.candidates, key=lambda one: (-(one.score or 0.0), one.tile.sort_key))
+    kept = {one.tile for one in ranked[:keep]} | {host[0]}
+    assert unlikely(chosen, keep) == set(host) - kept
+    assert unlikely(chosen, None) == frozenset()
+
+
+def test_nothing_is_pruned_without_a_trusted_or_a_calibrated_model() -> None:
+    host = matmul_lattice(KERNEL, H200)[:12]
+    alone = MatmulSelector(H200, model=None)
+    assert unlikely(alone.select(KERNEL, host), 1) == frozenset()
+    assert alone.calibrated_k(0.1) is None
+    entries = ({"k": 4, "kernels": 1000, "misses": 1, "upper": 0.005},)
+    ranker = FakeRanker(matmul_manifest(calibration=entries), lambda tiles: np.zeros(len(tiles)))
+    selector = MatmulSelector(H200, model=ranker, policy=PATIENT)
+    selector.select(KERNEL, host)
+    assert selector.calibrated_k(0.05) == 4
+    assert selector.calibrated_k(0.001) is None

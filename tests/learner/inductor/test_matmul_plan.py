@@ -17,7 +17,7 @@ from tileguard.learner.inductor.cupti import Event, LostEvents, durations
 from tileguard.learner.inductor.matmul_kernel import CapturedMatmul, matmul_tile
 from tileguard.learner.inductor.matmul_plan import estimate_us, plan_matmul, split
 from tileguard.learner.inductor.timing import GridLauncher, interleaved
-from tileguard.runtime.matmul_tiles import fits
+from tileguard.runtime.matmul_tiles import fits, planner_tiles
 
 H200 = known_hardware("h200")
 EXHAUSTIVE = [
@@ -40,13 +40,15 @@ def captured(m: int = 4096, n: int = 4096, k: int = 4096, **changes: Any) -> Cap
     return replace(kernel, **changes)
 
 
-def test_a_capped_plan_is_the_hosts_list_then_a_sample() -> None:
+def test_a_capped_plan_is_the_hosts_list_the_planners_tiles_then_a_sample() -> None:
     plan = plan_matmul(captured(), H200, most=80)
     tiles = [planned.tile for planned in plan.tiles]
     assert [list(tile.sort_key) for tile in tiles[:3]] == DEFAULT
     assert len(set(tiles)) == len(tiles) == 80
     rules = Counter(planned.by[0] for planned in plan.tiles)
-    assert rules == {"host": 3, "group": 9, "doubtful": 7, "sample": 61}
+    planned = planner_tiles(captured().described, H200)
+    assert {one.tile for one in plan.tiles if "formula" in one.by} == set(planned)
+    assert rules == {"host": 3, "formula": 10, "group": 8, "doubtful": 6, "sample": 53}
     assert plan == plan_matmul(captured(), H200, most=80)
     assert plan != plan_matmul(captured(), H200, most=80, seed=1)
 
@@ -67,7 +69,8 @@ def test_a_dense_plan_is_all_that_fits_and_the_hosts_list() -> None:
     plan = plan_matmul(captured(), H200, most=None)
     fitting = {tile for tile in map(matmul_tile, EXHAUSTIVE) if fits(tile, captured().described, H200)}
     assert {planned.tile for planned in plan.tiles if "lattice" in planned.by} == fitting
-    assert {planned.tile for planned in plan.tiles} == fitting | set(map(matmul_tile, DEFAULT))
+    proposed = set(planner_tiles(captured().described, H200))
+    assert {planned.tile for planned in plan.tiles} == fitting | proposed | set(map(matmul_tile, DEFAULT))
     assert plan.lattice_size == len(fitting) < len(EXHAUSTIVE)
 
 

@@ -201,7 +201,7 @@ def failing_sources(host: Sequence[Mapping[str, Any]]) -> Iterator[None]:
 
 
 def ranked(product: Any, mode: str) -> list[dict[str, Any]]:
-    """With a ranker that likes the lattice's first tile best, and a rule that thinks nothing of the host's."""
+    """With a ranker that likes the lattice's first tile best, and that was calibrated to need one tile."""
     from tests.matmul_world import H200, matmul_manifest
     from tests.support import FakeRanker
     from torch._inductor.choices import InductorChoices
@@ -214,10 +214,12 @@ def ranked(product: Any, mode: str) -> list[dict[str, Any]]:
 
         return -np.arange(len(tiles), dtype=np.float64)
 
-    settings = product.MatmulSettings(mode=mode, hopeless=lambda kernel, tiles, hardware: [True] * len(tiles))
+    calibration = ({"k": 1, "kernels": 1000, "misses": 0, "upper": 0.003},)
+    manifest = matmul_manifest(calibration=calibration)
+    settings = product.MatmulSettings(mode=mode)
     hook = product.MatmulHook(settings, lambda index: H200, lambda: True)
     hook._selectors["h200"] = MatmulSelector(
-        H200, model=FakeRanker(matmul_manifest(), scores), top_k=1, policy=GuardPolicy(score_budget_s=60)
+        H200, model=FakeRanker(manifest, scores), top_k=1, policy=GuardPolicy(score_budget_s=60)
     )
     owner, name, wrap = hook.target()
     original = vars(owner)[name]

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 from tests.support import ROOT
 
 from tileguard.features.errors import InvalidInput
-from tileguard.features.hardware import HardwareSpec, known_hardware
+from tileguard.features.hardware import known_hardware
 from tileguard.features.kernels import MatmulKernel
-from tileguard.features.tiles import MatmulTile
 from tileguard.runtime.hooks.inductor import Settings
 from tileguard.runtime.hooks.matmul import TILE_NAMES, MatmulSettings, matmul_settings
 from tileguard.runtime.matmul_tiles import MOST, matmul_lattice, planner_tiles
@@ -128,7 +126,7 @@ def test_the_graph_caches_key_follows_the_setting(found: dict[str, Any]) -> None
 
 def test_the_uuid_follows_settings_and_the_models_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEGUARD_MODELS", str(tmp_path))
-    uuids = {MatmulSettings(mode=mode, hopeless=none_hopeless).uuid for mode in ("union", "prune")}
+    uuids = {MatmulSettings(mode=mode).uuid for mode in ("union", "prune")}
     uuids |= {MatmulSettings(None).uuid, MatmulSettings(top_k=3).uuid, MatmulSettings(tmp_path).uuid}
     assert len(uuids) == 5
     for folder, text, changes in (
@@ -166,18 +164,14 @@ def test_pruning_never_drops_aten_nor_the_hosts_first_tile(found: dict[str, Any]
     assert sum(choice["ours"] for choice in pruned) == sum(choice["ours"] for choice in found["ranked"]["union"])
 
 
-def none_hopeless(kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware: HardwareSpec) -> list[bool]:
-    return [False] * len(tiles)
-
-
 def test_settings_are_checked() -> None:
     assert matmul_settings(False) is None
     assert matmul_settings(True) == matmul_settings("union") == MatmulSettings()
-    for bad in ("prune", "yes", None, 2):
+    for bad in ("drop", "yes", None, 2):
         with pytest.raises(InvalidInput, match="matmul"):
             Settings(matmul=bad)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="matmul"):
-        MatmulSettings(mode="prune")
+        MatmulSettings(mode="drop")
     with pytest.raises(InvalidInput, match="top_k"):
         MatmulSettings(top_k=0)
-    assert MatmulSettings(mode="prune", hopeless=none_hopeless).mode == "prune"
+    assert matmul_settings("prune") == MatmulSettings(mode="prune")

@@ -1,0 +1,121 @@
+"""Quality of candidate sets of matrix products on an H200, every product judged by a model that saw none of its family.
+
+    python benchmarks/matmul_held_out.py
+
+Cross-validates the shipped configuration on corpora/h200-matmul.parquet: the sets, ATen and the host's list beside them,
+other seeds and other folds, what mode="prune" would drop and lose, and how far two measurements of one product lie
+apart. Writes benchmarks/results/matmul_held_out.json; takes two minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from tileguard.features.hardware import host_cpu, known_hardware
+from tileguard.learner.corpus import Corpus, read_corpus
+from tileguard.learner.evaluate import NOISE, Model, curve, set_slowdown, tiers
+from tileguard.learner.pipeline import calibration, default_config, held_out_metrics, held_out_model, judge_held_out
+from tileguard.learner.tables import evaluation_notes, selector_table
+from tileguard.learner.train import library_versions
+from tileguard.runtime.calibration import calibrated_k
+from tileguard.runtime.cli import console
+from tileguard.runtime.matmul_selector import PRUNE_RISK, unlikely
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:  # started as a file
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.noise_h200 import identity, paired, summary
+
+CORPUS, AGAIN = (ROOT / "corpora" / f"{name}.parquet" for name in ("h200-matmul", "h200-matmul-again"))
+RESULT = ROOT / "benchmarks" / "results" / "matmul_held_out.json"
+OTHERS = {
+    "seed 1": {"seed": 1}, "seed 2": {"seed": 2}, "folds 1": {"fold_seed": 1}, "folds 2": {"fold_seed": 2},
+}  # fmt: skip
+"""Trained again so, to know how far a figure moves for no reason."""
+
+CURVE = (1, 4, 8, 12)
+PRUNED_K = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    corpus, hardware = read_corpus(CORPUS), known_hardware("h200")
+    config = default_config(hardware, corpus.family)
+    held_out = judge_held_out(corpus, hardware, config)
+    console().print(selector_table(held_out.evaluation, title=f"{len(corpus.sweeps)} products, held-out families"))
+    for note in evaluation_notes(held_out.evaluation):
+        console().print(note)
+
+    def again(changes: dict[str, Any]) -> dict[str, Any]:
+        regret = curve(corpus, held_out_model(corpus, hardware, dataclasses.replace(config, **changes))[1], CURVE)
+        return {
+            f"model@{k}": {
+                "lossless": tiers(found)["lossless"],
+                # No tile at all of some product ran: null.
+                "geomean": float(np.exp(np.log(found).mean())) if np.isfinite(found).all() else None,
+            }
+            for k, found in regret.items()
+        }  # fmt: skip
+
+    keep = calibrated_k(calibration(held_out.curve), PRUNE_RISK)
+    result = {
+        "command": "python benchmarks/matmul_held_out.py",
+        "measured_on": "one NVIDIA H200 (corpora/README.md); judged on " + host_cpu().name,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "libraries": library_versions(),
+        "corpus": {"file": f"corpora/{CORPUS.name}", "digest": corpus.digest},
+        "config": config.asdict(),
+        "others": {name: again(changes) for name, changes in OTHERS.items()},
+        "prune": pruning(corpus, held_out.model, keep),
+        "noise": noise(corpus),
+        **held_out_metrics(held_out),
+    }
+    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for name in ("others", "prune", "noise"):
+        console().print_json(data=result[name])
+
+
+def pruning(corpus: Corpus, model: Model, keep: int | None) -> dict[str, Any]:
+    """What mode="prune" drops of the host's list at k = 8, and what the set then loses against the union."""
+    dropped, listed, lost, slowdowns = 0, 0, [], []
+    for i, sweep in enumerate(corpus.sweeps):
+        host = tuple(sweep.tiles[j] for j in sweep.host_default)
+        space = [sweep.tiles[j] for j in sweep.measured]
+        chosen = model.selector_of(i, PRUNED_K).select(sweep.kernel, host, space=space)
+        bad = unlikely(chosen, keep)
+        both = [
+            tuple(sweep.index[t] for t in chosen.tiles if t in sweep.index and t not in out) for out in (set(), bad)
+        ]
+        union, pruned = (set_slowdown(sweep, tuple(j for j in one if j in set(sweep.measured))) for one in both)
+        dropped, listed = dropped + len(bad), listed + len(host)
+        lost.append(pruned > NOISE * union)
+        slowdowns.append(pruned)
+    found = np.array(slowdowns)
+    return {
+        "calibrated_k": keep, "risk": PRUNE_RISK, "kernels": len(lost), "host_tiles": listed, "dropped": dropped,
+        "over_2_percent_slower_than_the_union": fmean(lost), **tiers(found),
+        "geomean": float(np.exp(np.log(found).mean())), "worst": float(found.max()),
+    }  # fmt: skip
+
+
+def noise(corpus: Corpus) -> dict[str, Any]:
+    """The same products compiled and timed once more in another process."""
+    other = read_corpus(AGAIN)
+    known = {identity(sweep): sweep for sweep in corpus.sweeps}
+    return {"corpus": dict(other.files), **summary([paired(known[identity(sweep)], sweep) for sweep in other.sweeps])}
+
+
+if __name__ == "__main__":
+    main()
