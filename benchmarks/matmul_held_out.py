@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from tileguard.features.hardware import host_cpu, known_hardware
+from tileguard.learner.calibrate import calibration
 from tileguard.learner.corpus import Corpus, read_corpus
 from tileguard.learner.evaluate import NOISE, Model, curve, set_slowdown, tiers
-from tileguard.learner.pipeline import calibration, default_config, held_out_metrics, held_out_model, judge_held_out
+from tileguard.learner.pipeline import default_config, held_out_metrics, held_out_model, judge_held_out
 from tileguard.learner.tables import evaluation_notes, selector_table
 from tileguard.learner.train import library_versions
 from tileguard.runtime.calibration import calibrated_k
@@ -95,10 +96,10 @@ def pruning(corpus: Corpus, model: Model, keep: int | None) -> dict[str, Any]:
         space = [sweep.tiles[j] for j in sweep.measured]
         chosen = model.selector_of(i, PRUNED_K).select(sweep.kernel, host, space=space)
         bad = unlikely(chosen, keep)
-        both = [
-            tuple(sweep.index[t] for t in chosen.tiles if t in sweep.index and t not in out) for out in (set(), bad)
-        ]
-        union, pruned = (set_slowdown(sweep, tuple(j for j in one if j in set(sweep.measured))) for one in both)
+        tried = set(sweep.measured)
+        kept = {tile: sweep.index[tile] for tile in chosen.tiles if sweep.index.get(tile) in tried}
+        union = set_slowdown(sweep, tuple(kept.values()))
+        pruned = set_slowdown(sweep, tuple(j for tile, j in kept.items() if tile not in bad))
         dropped, listed = dropped + len(bad), listed + len(host)
         lost.append(pruned > NOISE * union)
         slowdowns.append(pruned)

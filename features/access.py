@@ -39,7 +39,9 @@ OPS_PER_CORE_S = 128 * 1.7e9
 learns its own scale."""
 
 _SPECIAL_OPS, _REDUCTION_OPS, _OTHER_OPS = 6, 2, 4
-_FIXED_REGISTERS = 24
+FIXED_REGISTERS, MAX_REGISTERS = 24, 255.0
+"""Of a thread: what it needs besides elements, and what an instruction can name."""
+
 _CAP = float(1 << 20)
 
 
@@ -72,7 +74,7 @@ def code_columns(kernel: ReductionKernel, code: KernelCode) -> list[float]:
         nbytes = access.nbytes * access.count
         if access.indirect:
             indirect += nbytes
-        elif _is_full(access, kernel):
+        elif is_full(access, kernel):
             full.append(access)
             if access.step_r == 1:
                 along_r += nbytes
@@ -130,7 +132,7 @@ def access_columns(
             instructions += per_thread * access.count
             moved += area * (SECTOR_BYTES * access.count)
             used += nbytes
-        elif _is_full(access, kernel):
+        elif is_full(access, kernel):
             run = _run(access, wide, deep)
             run_bytes_now = run * access.nbytes
             sectors = _sectors(access, run_bytes_now)
@@ -151,8 +153,8 @@ def access_columns(
             instructions += per_thread * (access.count / 4)
             live += access.count
     weight = max(weight, 1)
-    registers = np.minimum(_FIXED_REGISTERS + per_thread * live, 255.0)
-    resident = _resident(registers, threads, hardware)
+    registers = np.minimum(FIXED_REGISTERS + per_thread * live, MAX_REGISTERS)
+    resident = resident_blocks(registers, threads, hardware)
     fill = programs / (resident * hardware.cores)
     per_core = np.minimum(resident, pieces.n_wave)
     code_waves = np.ceil(fill)
@@ -180,7 +182,7 @@ def access_columns(
     ]  # fmt: skip
 
 
-def _is_full(access: Access, kernel: ReductionKernel) -> bool:
+def is_full(access: Access, kernel: ReductionKernel) -> bool:
     """Whether it reads or writes an element of its own at every position of both axes; of one element, an axis has no
     other."""
     return (
@@ -214,7 +216,8 @@ def _sectors(access: Access, run_bytes: FloatArray) -> FloatArray:
     return (run_bytes - access.nbytes) / SECTOR_BYTES + 1.0
 
 
-def _resident(registers: FloatArray, threads: FloatArray, hardware: HardwareSpec) -> FloatArray:
+def resident_blocks(registers: FloatArray, threads: FloatArray, hardware: HardwareSpec) -> FloatArray:
+    """float64[n]: blocks that one core runs at once, at least 1, of threads that take so many registers each."""
     if not hardware.max_threads_per_core:
         return np.minimum(threads, 1.0)
     most = np.minimum(hardware.registers_per_core / (registers * threads), hardware.max_threads_per_core / threads)

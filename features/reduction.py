@@ -14,6 +14,7 @@ from .anchor import anchor
 from .blocks import Blocks, Cut, blocks, cut
 from .hardware import HardwareSpec
 from .kernels import ReductionKernel, dtype_bytes
+from .placement import PLACEMENT_FEATURES, placement_columns
 from .pow2 import is_pow2
 from .schema import FeatureSchema
 from .tiles import ReductionTile
@@ -38,7 +39,9 @@ TILE_FEATURES = (
     "log2_reduce_threads", "log2_rows_of_threads", "log2_serial",
 )  # fmt: skip
 
-REDUCTION_SCHEMA = FeatureSchema("reduction", 2, KERNEL_FEATURES + CODE_FEATURES + TILE_FEATURES + ACCESS_FEATURES)
+REDUCTION_SCHEMA = FeatureSchema(
+    "reduction", 3, KERNEL_FEATURES + CODE_FEATURES + TILE_FEATURES + ACCESS_FEATURES + PLACEMENT_FEATURES
+)
 """The order of the columns that `reduction_features` returns."""
 
 MAX_VECTOR_BYTES = 16
@@ -60,6 +63,7 @@ def reduction_features(kernel: ReductionKernel, tiles: Sequence[ReductionTile], 
     code = kernel.code or assumed_code(kernel)
     constant = kernel_features(kernel) + code_columns(kernel, code)
     varying = [columns[name] for name in TILE_FEATURES] + access_columns(kernel, code, shaped, pieces, hardware)
+    varying += placement_columns(kernel, code, shaped, pieces, hardware)
     # Filled by column, where writes are contiguous, and turned once.
     out = np.empty((len(constant) + len(varying), len(tiles)), dtype=np.float64)
     out[: len(constant)] = np.array(constant, dtype=np.float64)[:, np.newaxis]

@@ -116,8 +116,10 @@ def _against(against: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[s
             for other, found in others.items()
         ),
         "",
-        "aten: ATen's fastest way. host: the least of that and of the compiler's own list, as max-autotune picks; the set "
-        "then has ATen beside it too.",
+        (
+            "aten: ATen's fastest way. host: the least of that and of the compiler's own list, as max-autotune picks, against "
+            "a set with ATen beside it too."
+        ),
         "",
     ]
 

@@ -39,7 +39,7 @@ class TrainConfig:
     time, where the hardware's features know them. Raises InvalidInput naming the field.
     """
 
-    rounds: int = 60
+    rounds: int = 120
     num_leaves: int = 64
     learning_rate: float = 0.15
     min_data_in_leaf: int = 50

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from ..selector import DEFAULT_TOP_K, FORMULA, MODEL
 from . import process_log
 from .configs import Refused
 from .digests import model_digests
+from .product_race import ADDED, check_parameters, race_target
 from .telling import warn_once
 
 FINALIZE = "_finalize_template_configs"
@@ -100,12 +101,12 @@ class MatmulHook:
 
         _templates()
         given = ("self", "template_choices", "kernel_inputs", "templates", "op_name", "kwarg_overrides")
-        _check_parameters(getattr(InductorChoices, FINALIZE), given)
-        _check_parameters(
+        check_parameters(getattr(InductorChoices, FINALIZE), given)
+        check_parameters(
             KernelTemplateChoice.__init__, ("self", "template", "params", "extra_kwargs", "layout", "inputs")
         )
         for name in ("mnk_hinted", "mnk_symbolic", "batch_hinted"):
-            _check_parameters(getattr(MMKernelInputs, name), ("self",))
+            check_parameters(getattr(MMKernelInputs, name), ("self",))
         return InductorChoices, FINALIZE, self.wrap
 
     def wrap(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
@@ -183,7 +184,7 @@ def product_targets(
     if settings is None:
         return ()
     try:
-        return (MatmulHook(settings, hardware, active).target(),)
+        return (MatmulHook(settings, hardware, active).target(), race_target(active))
     except Exception as error:
         warn_once("tileguard leaves matrix products as they are", error)
         return ()
@@ -259,7 +260,8 @@ def _added_kind(host: Hashable) -> Any:
 
     assert isinstance(host, type)
     of_host: Any = inspect.getattr_static(host, "choice")
-    return type("TileguardTemplateChoice", (host,), {"choice": property(choice), "__module__": __name__})
+    own = {"choice": property(choice), "__module__": __name__, ADDED: True}
+    return type("TileguardTemplateChoice", (host,), own)
 
 
 def _tile_key(kwargs: dict[str, Any]) -> tuple[int, ...]:
@@ -278,9 +280,3 @@ def _is_hip() -> bool:
     import torch
 
     return torch.version.hip is not None
-
-
-def _check_parameters(function: Callable[..., Any], expected: Iterable[str]) -> None:
-    found = tuple(inspect.signature(function).parameters)
-    if found != tuple(expected):
-        raise TypeError(f"{function.__qualname__} takes {found}, not {tuple(expected)}")

@@ -1,10 +1,10 @@
-"""Times launches of a CachingAutotuner's candidates on the device."""
+"""Times launches on the device: of a CachingAutotuner's candidates, or of any."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
@@ -27,24 +27,13 @@ def spills(autotuner: Any, launcher: Any) -> bool:
 def stopwatch(
     autotuner: Any, launchers: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any], host: Container[int]
 ) -> Measure:
-    """Times launches by device events, each with a cold L2 and, where the kernel writes over its inputs, on copies.
-
-    The device is kept busy while a round's launches are queued, for as long as queueing has taken so far: an interval
-    in which it waits for the host would measure the host. A candidate that spills more than the host tolerates, or
-    asks for an impossible launch, is infinite; so is any that cannot be launched, but for those of the `host`, whose
-    failures are raised.
-    """
+    """Times launches as `device_measure` does and, where the kernel writes over its inputs, on copies. A candidate that
+    spills more than the host tolerates is infinite."""
     device = autotuner.get_device_interface()
     stream = device.get_raw_stream(device.current_device())
     copies = autotuner.copy_args_to_cpu_if_needed(*args, **kwargs)
     in_place = bool(copies or autotuner.mutated_arg_names or autotuner.reset_to_zero_arg_names)
-    l2_bytes = getattr(torch.cuda.get_device_properties(device.current_device()), "L2_cache_size", 0) or 64 << 20
-    flush = torch.empty(l2_bytes // 4, dtype=torch.int, device=autotuner.device_props.type)
-    out = {i for i, launcher in enumerate(launchers) if spills(autotuner, launcher)}
-    events = [(device.Event(enable_timing=True), device.Event(enable_timing=True)) for _ in launchers]
-    busy = getattr(torch.cuda, "_sleep", None)
-    proven: set[int] = set()
-    queueing_us = 50.0
+    flush = l2_buffer(device, autotuner.device_props.type)
 
     def launch(i: int, start: Any, end: Any) -> None:
         own_args, own_kwargs = autotuner.maybe_clone_args(copies, *args, **kwargs) if in_place else (args, kwargs)
@@ -56,6 +45,32 @@ def stopwatch(
         end.record()
         if in_place:
             autotuner.restore_args_from_cpu(copies)
+
+    out = {i for i, launcher in enumerate(launchers) if spills(autotuner, launcher)}
+    return device_measure(device, launch, len(launchers), host, out)
+
+
+def l2_buffer(device: Any, device_type: str) -> Any:
+    """A tensor to write over between launches, as large as the L2 of the current device."""
+    nbytes = getattr(torch.cuda.get_device_properties(device.current_device()), "L2_cache_size", 0) or 64 << 20
+    return torch.empty(nbytes // 4, dtype=torch.int, device=device_type)
+
+
+def device_measure(
+    device: Any, launch: Callable[[int, Any, Any], None], n: int, host: Container[int], out: set[int]
+) -> Measure:
+    """Times launches by device events, each with a cold L2.
+
+    device: torch's interface. launch(i, start, end): queues candidate i between the records of two events, after
+    whatever must not be timed. The device is kept busy while a round's launches are queued, for as long as queueing has
+    taken so far: an interval in which it waits for the host would measure the host. Those in `out`, and whoever asks
+    for an impossible launch, are infinite; so is any that cannot be launched, but for those of the `host`, whose
+    failures are raised.
+    """
+    events = [(device.Event(enable_timing=True), device.Event(enable_timing=True)) for _ in range(n)]
+    busy = getattr(torch.cuda, "_sleep", None)
+    proven: set[int] = set()
+    queueing_us = 50.0
 
     def prove(i: int) -> None:
         try:

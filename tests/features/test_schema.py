@@ -7,6 +7,7 @@ from tests.support import python
 
 from tileguard.features.access import ACCESS_FEATURES, CODE_FEATURES
 from tileguard.features.errors import InvalidInput
+from tileguard.features.placement import PLACEMENT_FEATURES
 from tileguard.features.reduction import KERNEL_FEATURES, REDUCTION_SCHEMA, TILE_FEATURES
 from tileguard.features.schema import FeatureSchema
 
@@ -44,5 +45,7 @@ def test_no_names_or_a_name_twice_is_refused(names: tuple[str, ...]) -> None:
 
 
 def test_the_reduction_schema_is_what_depends_on_the_kernel_then_what_depends_on_the_tile_too() -> None:
-    assert REDUCTION_SCHEMA.names == KERNEL_FEATURES + CODE_FEATURES + TILE_FEATURES + ACCESS_FEATURES
+    assert (
+        REDUCTION_SCHEMA.names == KERNEL_FEATURES + CODE_FEATURES + TILE_FEATURES + ACCESS_FEATURES + PLACEMENT_FEATURES
+    )
     assert REDUCTION_SCHEMA.family == "reduction"

@@ -83,6 +83,9 @@ def main() -> None:
     finally:
         setattr(kind, name, original)
     with tileguard.enabled(matmul=True):
+        found["champion"] = lowered(*PRODUCTS["mm"])
+    models: Any = importlib.import_module("tileguard.models")
+    with tileguard.enabled(matmul=True), missing(models):
         found["no_champion"] = lowered(*PRODUCTS["mm"])
     found["ranked"] = {mode: ranked(product, mode) for mode in ("union", "prune")}
     print(json.dumps(found))
@@ -179,6 +182,17 @@ def broken(module: Any, name: str, error: type[Exception]) -> Iterator[None]:
         yield
     finally:
         setattr(module, name, before)
+
+
+@contextmanager
+def missing(models: Any) -> Iterator[None]:
+    """No model is shipped."""
+    before = models.model_path
+    models.model_path = lambda family, hardware: None
+    try:
+        yield
+    finally:
+        models.model_path = before
 
 
 @contextmanager

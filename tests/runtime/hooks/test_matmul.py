@@ -145,6 +145,15 @@ def test_without_a_champion_the_list_is_the_planners(found: dict[str, Any]) -> N
 
 
 @needs_torch
+def test_the_shipped_champion_adds_tiles_to_the_hosts_and_the_planners(found: dict[str, Any]) -> None:
+    off, on = found["off"]["mm"], found["champion"]
+    assert on[: len(off)] == off
+    planned, tiles = ({tile_of(choice) for choice in one if "BLOCK_M" in choice} for one in (found["on"]["mm"], on))
+    assert planned < tiles
+    assert len(tiles) <= len(planned) + 8
+
+
+@needs_torch
 def test_a_rankers_tile_comes_before_the_planners(found: dict[str, Any]) -> None:
     off, union = found["off"]["mm"], found["ranked"]["union"]
     first = matmul_lattice(MatmulKernel(1, 512, 1024, 256, "bf16"), known_hardware("h200"))[0]
