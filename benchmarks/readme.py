@@ -1,4 +1,4 @@
-"""Write the figures of the README, docs/ranker.md, docs/cpu.md and docs/adapt.md from the results files, so that none is
+"""Write the figures of the README, docs/ranker.md, docs/cpu.md, docs/adapt.md and docs/matmul.md from the results files, so that none is
 copied by hand.
 
 python benchmarks/readme.py
@@ -6,8 +6,8 @@ python benchmarks/readme.py
 
 from __future__ import annotations
 
-import json
 import statistics
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,12 @@ from typing import Any
 from tileguard.learner.tables import percent
 
 ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:  # started as a file
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.readme_products import load, products_block, products_page
+
 README = ROOT / "README.md"
-RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results: written by benchmarks/readme.py -->", "<!-- end of results -->"
 MATMUL_BEGIN, MATMUL_END = "<!-- matmul results: written by benchmarks/readme.py -->", "<!-- end of matmul results -->"
 LABELS = {
@@ -46,7 +50,7 @@ ADAPTED = {
 def main() -> None:
     for page, written in BLOCKS.items():
         page.write_text(with_block(page.read_text(encoding="utf-8"), BEGIN, written(), END), encoding="utf-8")
-    text = with_block(README.read_text(encoding="utf-8"), MATMUL_BEGIN, matmul_block(), MATMUL_END)
+    text = with_block(README.read_text(encoding="utf-8"), MATMUL_BEGIN, products_block(), MATMUL_END)
     README.write_text(text, encoding="utf-8")
 
 
@@ -88,11 +92,6 @@ def ablation() -> str:
         "`python benchmarks/ablation_h200.py`, [ablation_h200.json](../benchmarks/results/ablation_h200.json)."
     )
     return "\n".join(rows)
-
-
-def load(name: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return result
 
 
 def held_out(result: dict[str, Any]) -> str:
@@ -222,60 +221,6 @@ def inductor(result: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
-MATMUL_LABELS = {
-    "default": "Inductor's default (ATen)",
-    "max_autotune": "max-autotune, ATen and Triton",
-    "max_autotune_again": "the same in another process",
-    "exhaustive": "max-autotune, exhaustive search space",
-    "nv_heuristics": "ATen and nvMatmulHeuristics' proposals",
-}
-
-
-def matmul_block() -> str:
-    """What stands between the README's markers of matrix products: nothing before they are measured."""
-    return matmul(load("matmul_h200")) if (RESULTS / "matmul_h200.json").exists() else ""
-
-
-def matmul(result: dict[str, Any]) -> str:
-    """Matrix products in torch.compile: each way of choosing against tileguard, over the products that both compiled."""
-    rows = [
-        "### Matrix products on an H200",
-        "",
-        "| compared with tileguard | n | time ÷ tileguard's, geomean | p5 | least | over 5 % faster | Triton tiles | wall |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, label in MATMUL_LABELS.items():
-        found = result["against"].get(name)
-        if found is None:
-            continue
-        tiles, walls = found["triton_choices"], found["wall_s"]
-        rows.append(
-            f"| {label} | {found['n']} | {found['geomean']:.3f} | {found['p5']:.3f} | {found['worst']:.3f} | "
-            f"{percent(found['slower_5'])} | {tiles[0]:.0f} to {tiles[1]:.0f} | {walls[0]:.0f} to {walls[1]:.0f} s |"
-        )
-    skipped = [f"{name} ({mode['skipped']})" for name, mode in result["modes"].items() if "skipped" in mode]
-    stopped = [f"{name} after {mode['n']}" for name, mode in result["modes"].items() if "stopped" in mode]
-    noise, own = result["noise"], result["proposers"]
-    apart = (
-        f"one winner timed twice differs by {percent(noise['aa_median'])} at the median and {percent(noise['aa_max'])} at most"
-        if noise
-        else "the noise was not measured"
-    )
-    model = "the planner alone" if result["model"] == "planner alone" else f"the model {result['model']}"
-    rows.append(
-        f"\n{result['n']} products in {result['families']} families that no corpus holds (mm, addmm, bmm; bf16, fp16, tf32, "
-        f"fp32), tileguard with {model}, torch {result['versions']['torch'].partition('+')[0]}, {result['date'][:10]}; "
-        "`python benchmarks/matmul_h200.py`, [matmul_h200.json](benchmarks/results/matmul_h200.json). Each row is over the n "
-        "products that both compiled: above 1 tileguard is faster; tiles and compile-and-autotune wall are the way's and, "
-        "after `to`, tileguard's. All winners were timed side by side by CUPTI with a cold L2; "
-        f"{apart}. tileguard's winner is a tile that max-autotune did not list on {sum(own['won_alone'].values())}, "
-        f"ATen's or a split K on {own['beside_tiles']}; results of {len(result['disagreeing'])} runs do not match float64."
-        + (f" Skipped: {', '.join(skipped)}." if skipped else "")
-        + (f" Stopped by their budget: {', '.join(stopped)}." if stopped else "")
-    )
-    return "\n".join(rows)
-
-
 def objectives(result: dict[str, Any]) -> str:
     """Held-out quality by objective, families and sizes held out."""
     head = "held out | objective | set | ≤ 5 % | 5–10 % | 10–30 % | > 30 % | geomean | p5 | worst | tiles"
@@ -379,6 +324,7 @@ BLOCKS: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "ranker.md": ablation,
     ROOT / "docs" / "cpu.md": cpu_page,
     ROOT / "docs" / "adapt.md": adapt_page,
+    ROOT / "docs" / "matmul.md": products_page,
 }
 """Page -> what stands between its two markers."""
 

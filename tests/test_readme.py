@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks.readme import BEGIN, BLOCKS, END, load
+from benchmarks.readme import BEGIN, BLOCKS, END
+from benchmarks.readme_products import load
 from tests.support import python
 
 from tileguard.learner.corpus import read_corpus

@@ -1,0 +1,129 @@
+"""What benchmarks/readme.py writes of matrix products."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tileguard.learner.tables import percent
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+MATMUL_LABELS = {
+    "default": "Inductor's default (ATen)",
+    "max_autotune": "max-autotune, ATen and Triton",
+    "max_autotune_again": "the same in another process",
+    "exhaustive": "max-autotune, exhaustive search space",
+    "nv_heuristics": "ATen and nvMatmulHeuristics' proposals",
+}
+
+
+SETS = {
+    "host_default": "the host's list (max-autotune)",
+    "model@4": "model alone, k = 4",
+    "model@8": "model alone, k = 8",
+    "model@12": "model alone, k = 12",
+    "union@8": "**tileguard's union, k = 8**",
+    "union@12": "**tileguard's union, k = 12**",
+}
+
+
+def load(name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return result
+
+
+def products_block() -> str:
+    """What stands between the README's markers of matrix products: held out, and in the compiler where that was measured."""
+    parts = ["### Matrix products on an H200", held_out_products(load("matmul_held_out"), "")]
+    if (RESULTS / "matmul_h200.json").exists():
+        parts.append(matmul(load("matmul_h200")))
+    return "\n\n".join(parts)
+
+
+def products_page() -> str:
+    """What stands in docs/matmul.md: the same table with what bounds it."""
+    result = load("matmul_held_out")
+    others, prune, noise = result["others"], result["prune"], result["noise"]
+    spread = [one["model@8"]["geomean"] for one in others.values()]
+    return "\n\n".join(
+        (
+            held_out_products(result, "../"),
+            (
+                f"With other seeds and other folds ({', '.join(others)}) the model alone at k = 8 has a geomean of {min(spread):.3f} to "
+                f"{max(spread):.3f}. Of {noise['kernels']} products compiled and timed twice, near-best tiles differ by "
+                f"{percent(noise['near_best_apart_median'])} at the median and {percent(noise['near_best_apart_p90'])} at p90, and one "
+                f"run's fastest tile is within 5 % in the other on {percent(noise['winner_lossless_in_the_other'])}."
+            ),
+            (
+                f'`matmul="prune"` keeps the {prune["calibrated_k"]} best-scored tiles of a set, and would drop {prune["dropped"]} of '
+                f"{prune['host_tiles']} tiles of the host's: the set is then over 2 % slower than the union on "
+                f"{percent(prune['over_2_percent_slower_than_the_union'])} of products."
+            ),
+        )
+    )
+
+
+def held_out_products(result: dict[str, Any], root: str) -> str:
+    """The table of candidate sets of products. root: the way from the page to the project's folder, with a slash."""
+    rows = [
+        "| candidate set | ≤ 5 % | 5–10 % | 10–30 % | > 30 % | geomean | p5 | worst | tiles |",
+        "|---|" + "---|" * 8,
+    ]
+    for name, label in SETS.items():
+        s = result["selectors"][name]
+        shares = " | ".join(percent(s[tier]) for tier in ("lossless", "loss_5_10", "loss_10_30", "severe"))
+        rows.append(
+            f"| {label} | {shares} | {s['geomean']:.3f} | {s['p5']:.3f} | {s['worst']:.3f} | {s['set_mean']:.1f} |"
+        )
+    union, host = result["against"]["union@8"], result["against"]["host_default"]
+    rows.append(
+        f"\n{result['kernels']} products (mm, bmm, addmm; bf16, fp16, tf32, fp32) in {result['families']} families, {result['folds']} "
+        "folds by family; slowdown (p5: of its inverse) is the best time in the set ÷ the best of some 60 tiles measured, a "
+        "sample of the host's exhaustive search space; the planner's tiles are in the union, but few were measured. Superset "
+        f"violations: {result['superset_violations']}. With ATen beside both, the union at k = 8 is {union['host']['geomean']:.3f} "
+        f"times as fast as the host's pick (geomean), slower on {percent(union['host']['slower'])}; ATen alone is over 2 % faster "
+        f"than the union on {percent(union['aten']['slower'])} and than the host's list on {percent(host['aten']['slower'])}. "
+        "`python benchmarks/matmul_held_out.py`, "
+        f"[matmul_held_out.json]({root}benchmarks/results/matmul_held_out.json), [corpora]({root}corpora/README.md)."
+    )
+    return "\n".join(rows)
+
+
+def matmul(result: dict[str, Any]) -> str:
+    """Matrix products in torch.compile: each way of choosing against tileguard, over the products that both compiled."""
+    rows = [
+        "| compared with tileguard | n | time ÷ tileguard's, geomean | p5 | least | over 5 % faster | Triton tiles | wall |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, label in MATMUL_LABELS.items():
+        found = result["against"].get(name)
+        if found is None:
+            continue
+        tiles, walls = found["triton_choices"], found["wall_s"]
+        rows.append(
+            f"| {label} | {found['n']} | {found['geomean']:.3f} | {found['p5']:.3f} | {found['worst']:.3f} | "
+            f"{percent(found['slower_5'])} | {tiles[0]:.0f} to {tiles[1]:.0f} | {walls[0]:.0f} to {walls[1]:.0f} s |"
+        )
+    skipped = [f"{name} ({mode['skipped']})" for name, mode in result["modes"].items() if "skipped" in mode]
+    stopped = [f"{name} after {mode['n']}" for name, mode in result["modes"].items() if "stopped" in mode]
+    noise, own = result["noise"], result["proposers"]
+    apart = (
+        f"one winner timed twice differs by {percent(noise['aa_median'])} at the median and {percent(noise['aa_max'])} at most"
+        if noise
+        else "the noise was not measured"
+    )
+    model = "the planner alone" if result["model"] == "planner alone" else f"the model {result['model']}"
+    rows.append(
+        f"\n{result['n']} products in {result['families']} families that no corpus holds (mm, addmm, bmm; bf16, fp16, tf32, "
+        f"fp32), tileguard with {model}, torch {result['versions']['torch'].partition('+')[0]}, {result['date'][:10]}; "
+        "`python benchmarks/matmul_h200.py`, [matmul_h200.json](benchmarks/results/matmul_h200.json). Each row is over the n "
+        "products that both compiled: above 1 tileguard is faster; tiles and compile-and-autotune wall are the way's and, "
+        "after `to`, tileguard's. All winners were timed side by side by CUPTI with a cold L2; "
+        f"{apart}. tileguard's winner is a tile that max-autotune did not list on {sum(own['won_alone'].values())}, "
+        f"ATen's or a split K on {own['beside_tiles']}; results of {len(result['disagreeing'])} runs do not match float64."
+        + (f" Skipped: {', '.join(skipped)}." if skipped else "")
+        + (f" Stopped by their budget: {', '.join(stopped)}." if stopped else "")
+    )
+    return "\n".join(rows)
