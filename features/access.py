@@ -125,7 +125,7 @@ def access_columns(
     shortest: FloatArray | float = 4096.0
     run_bytes: FloatArray | float = 0.0
     vector_bytes: FloatArray | float = 0.0
-    used, weight, live = 0, 0, float(code.accumulators)
+    used, weight = 0, 0
     for access in code.accesses:
         nbytes = access.nbytes * access.count
         if access.indirect:
@@ -145,15 +145,13 @@ def access_columns(
             run_bytes += nbytes * np.log2(run_bytes_now)
             vector_bytes += nbytes * np.log2(vector * access.nbytes)
             weight += nbytes
-            live += 0 if access.store else access.count * max(access.nbytes, 4) / 4
         elif access.along_x and (access.step_r == 0 or not access.along_r):
             shared += wide * nbytes
         elif access.along_r:
             shared += deep * nbytes
             instructions += per_thread * (access.count / 4)
-            live += access.count
     weight = max(weight, 1)
-    registers = np.minimum(FIXED_REGISTERS + per_thread * live, MAX_REGISTERS)
+    registers = np.minimum(FIXED_REGISTERS + per_thread * live_registers(kernel, code), MAX_REGISTERS)
     resident = resident_blocks(registers, threads, hardware)
     fill = programs / (resident * hardware.cores)
     per_core = np.minimum(resident, pieces.n_wave)
@@ -180,6 +178,17 @@ def access_columns(
         np.log2(moved_s / ideal_s), np.log2(compute_s / memory_s), np.log2(registers),
         np.log2(all_trips * shared + 1.0) - math.log2(ideal), np.minimum(all_passes, _CAP),
     ]  # fmt: skip
+
+
+def live_registers(kernel: ReductionKernel, code: KernelCode) -> float:
+    """Registers that a thread holds for each of its elements: accumulators, what it loads there, rows of weights."""
+    live = float(code.accumulators)
+    for access in code.accesses:
+        if is_full(access, kernel):
+            live += 0 if access.store else access.count * max(access.nbytes, 4) / 4
+        elif not access.indirect and access.along_r and not (access.along_x and access.step_r == 0):
+            live += access.count
+    return live
 
 
 def is_full(access: Access, kernel: ReductionKernel) -> bool:

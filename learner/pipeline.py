@@ -72,11 +72,17 @@ class HeldOut:
     curve: dict[int, np.ndarray[Any, np.dtype[np.float64]]]
 
 
-KNOWS_CALLS: dict[str, Any] = {"calls": TRAINED_CALLS, "rounds": 120, "learning_rate": 0.08}
+KNOWS_CALLS: dict[str, Any] = {"calls": TRAINED_CALLS, "rounds": 120, "learning_rate": 0.08, "diversity": 1.5}
 """Where the features know the number of calls, one ranker learns every objective, in twice as many trees, each half as
 bold."""
 
-PRODUCTS: dict[str, Any] = {"rounds": 100, "num_leaves": 31, "min_data_in_leaf": 30, "learning_rate": 0.1}
+PRODUCTS: dict[str, Any] = {
+    "rounds": 100,
+    "num_leaves": 31,
+    "min_data_in_leaf": 30,
+    "learning_rate": 0.1,
+    "diversity": 1.5,
+}
 """Of matrix products there are a tenth as many measurements: smaller trees, more of them."""
 
 

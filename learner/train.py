@@ -39,15 +39,15 @@ class TrainConfig:
     time, where the hardware's features know them. Raises InvalidInput naming the field.
     """
 
-    rounds: int = 120
+    rounds: int = 90
     num_leaves: int = 64
-    learning_rate: float = 0.15
+    learning_rate: float = 0.18
     min_data_in_leaf: int = 50
     feature_fraction: float = 0.5
     bagging_fraction: float = 0.7
     sigmoid: float = 1.0
     objective: str = "lambdarank"
-    diversity: float = 1.5
+    diversity: float = 1.0
     seed: int = 0
     folds: int = 5
     fold_seed: int | None = None
