@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from . import process_log
+from .locks import ForkLock
 from .race import Measure, RaceResult, race
 from .telling import warn_once
 
@@ -27,6 +28,9 @@ ADDED = "added_by_tileguard"
 NEAR, LAUNCH_MS = 3.0, 0.05
 """A choice is raced if the host found it to take up to so many times the least, or so much longer: what launching may
 have added."""
+
+_TAKING = ForkLock()
+"""Held by the one thread that stands in for the host's stopwatch."""
 
 
 def race_target(active: Callable[[], bool]) -> tuple[Any, str, Callable[[Any], Any]]:
@@ -49,8 +53,8 @@ def wrap(original: Any, *, active: Callable[[], bool]) -> Any:
     ) -> dict[Any, float]:
         timings: dict[Any, float] = plain(cls, choices, autotune_args, is_collective)
         try:
-            if active() and not is_collective:
-                with on_device_of(autotune_args):
+            if active() and not is_collective and any(map(is_added, timings)):
+                with on_device_of(autotune_args), hosts_lock():
                     return raced(timings, lambda choice: run_of(cls, choice, autotune_args))
         except Exception as error:
             process_log.current().count_untouched("matmul_race_error")
@@ -66,28 +70,32 @@ def raced(
     *,
     measure_of: Callable[[Sequence[Callable[[], Any]], Sequence[int]], Measure] | None = None,
 ) -> dict[Any, float]:
-    """The host's timings (ms, infinite for a choice that failed), with those of the raced ones in their place; as they
-    are where no added choice is among the near-best. run: what launches a choice."""
+    """The host's timings (ms, infinite for a choice that failed), with those of the raced ones in their place, on the
+    host's scale; as they are where no added choice is among the near-best. run: what launches a choice."""
     least = min(timings.values(), default=math.inf)
     near = [
         choice for choice, ms in timings.items() if ms <= max(NEAR * least, least + LAUNCH_MS) and math.isfinite(ms)
     ]
     host = [i for i, choice in enumerate(near) if not is_added(choice)]
-    if len(host) == len(near):
+    if len(host) == len(near) or not least > 0.0:
         return timings
     runs = [run(choice) for choice in near]
     result = race(len(near), (measure_of or measured)(runs, host), host=host)
-    return {**timings, **dict(zip(near, told(result), strict=True))} if result.winner is not None else timings
+    return {**timings, **dict(zip(near, told(result, least), strict=True))} if result.winner is not None else timings
 
 
-def told(result: RaceResult) -> list[float]:
-    """Times in ms for a host that takes the least: medians, but none below the winner's, which may owe its place to the
-    noise."""
+def told(result: RaceResult, least_ms: float) -> list[float]:
+    """Times in ms for a host that takes the least: medians, scaled so that the winner's is the least that the host found.
+
+    That keeps the winner below those that were not raced, and comparable with what the host times itself later, launch
+    and all (a fused kernel: scheduler.py, speedup_by_fusion). No other is as low: the winner may owe its place to the
+    noise.
+    """
     assert result.winner is not None
-    winner_us = result.medians_us[result.winner]
-    behind = math.nextafter(winner_us, math.inf)
+    scale = least_ms / result.medians_us[result.winner]
+    behind = math.nextafter(least_ms, math.inf)
     return [
-        (us if i == result.winner else max(us, behind)) / 1e3 for i, us in enumerate(result.medians_us)
+        least_ms if i == result.winner else max(us * scale, behind) for i, us in enumerate(result.medians_us)
     ]  # fmt: skip
 
 
@@ -98,12 +106,14 @@ def is_added(choice: Any) -> bool:
 
 def run_of(cls: Any, choice: Any, autotune_args: Any) -> Callable[[], Any]:
     """What the host launches when it times a choice, taken from where it hands that to its stopwatch. Raises RuntimeError
-    where it hands over nothing."""
+    where it hands over nothing, or what it closes again."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
+    if hasattr(vars(choice).get("bmreq"), "DLL"):
+        # CUTLASS (autotune_process.py, cleanup_run_fn): a launch would jump into a library that is unloaded by then.
+        raise RuntimeError(f"the host unloads {choice} once it is timed")
     found: list[Callable[[], Any]] = []
-    before, own = benchmarker.benchmark_gpu, threading.get_ident()
-    replaced = vars(benchmarker).get("benchmark_gpu")
+    own = threading.get_ident()
 
     def keep(run: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != own:  # another graph's, which must be timed
@@ -111,14 +121,17 @@ def run_of(cls: Any, choice: Any, autotune_args: Any) -> Callable[[], Any]:
         found.append(run)
         return 1.0
 
-    benchmarker.benchmark_gpu = keep
-    try:
-        cls.benchmark_choice(choice, autotune_args)
-    finally:
-        if replaced is None:
-            del benchmarker.benchmark_gpu
-        else:
-            benchmarker.benchmark_gpu = replaced
+    with _TAKING:  # two that stand in at once would put each other back
+        before = benchmarker.benchmark_gpu
+        replaced = vars(benchmarker).get("benchmark_gpu")
+        try:
+            benchmarker.benchmark_gpu = keep
+            cls.benchmark_choice(choice, autotune_args)
+        finally:
+            if replaced is not None:
+                benchmarker.benchmark_gpu = replaced
+            else:
+                vars(benchmarker).pop("benchmark_gpu", None)
     if len(found) != 1:
         raise RuntimeError(f"the host times {choice} in {len(found)} launches")
     return found[0]
@@ -130,6 +143,14 @@ def on_device_of(autotune_args: Any) -> AbstractContextManager[Any]:
 
     _, output = autotune_args.get_benchmark_tensors(False).unpack()
     return torch.cuda.device(output.device) if output.device.type == "cuda" else nullcontext()
+
+
+def hosts_lock() -> AbstractContextManager[Any]:
+    """What the host enters for every timing, so that whoever shares the device can wait; torch before 2.13 has none."""
+    from torch._inductor.runtime import benchmarking
+
+    lock: Callable[[], AbstractContextManager[Any]] = getattr(benchmarking, "maybe_gpu_benchmark_lock", nullcontext)
+    return lock()
 
 
 def measured(runs: Sequence[Callable[[], Any]], host: Sequence[int]) -> Measure:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -18,8 +20,8 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
 from tileguard.runtime.hooks import process_log, product_race
 from tileguard.runtime.hooks.patches import Patches
-from tileguard.runtime.hooks.product_race import ADDED, race_target, raced, run_of
-from tileguard.runtime.hooks.race import Measure
+from tileguard.runtime.hooks.product_race import ADDED, race_target, raced, run_of, told
+from tileguard.runtime.hooks.race import Measure, RaceResult
 
 
 class Choice:
@@ -81,7 +83,7 @@ def test_an_added_choice_that_is_faster_wins(timed: Callable[..., dict[Any, floa
     host, ours = Choice(0.016, 13.9), Choice(0.017, 10.0, added=True)
     timings = timed(host, ours)
     assert winner(timings) is ours
-    assert timings == {host: pytest.approx(13.9e-3), ours: pytest.approx(10e-3)}
+    assert timings == {host: pytest.approx(1.39 * 0.016), ours: 0.016}
 
 
 def test_a_gain_within_the_noise_leaves_the_hosts_choice_the_least(timed: Callable[..., dict[Any, float]]) -> None:
@@ -95,7 +97,7 @@ def test_without_an_added_choice_near_the_best_the_hosts_timings_stand(timed: Ca
     host, slow = Choice(0.5, 9.0), Choice(5.0, 1.0, added=True)
     for choices in ((host, Choice(0.6, 1.0)), (host, slow), (host, Choice(math.inf, 1.0, added=True))):
         assert timed(*choices) == {choice: choice.host_ms for choice in choices}
-    assert timed(host, Choice(0.6, 1.0, added=True), is_collective=False)[host] == pytest.approx(9e-3)
+    assert timed(host, Choice(0.6, 1.0, added=True), is_collective=False)[host] == pytest.approx(9 * 0.5)
 
 
 def test_what_failed_stays_infinite_and_what_is_far_keeps_the_hosts_time(
@@ -158,3 +160,98 @@ def test_a_winner_by_noise_is_still_the_least_for_the_host() -> None:
     timings = raced({host: 0.016, ours: 0.015}, lambda choice: choice.launch, measure_of=true_times)
     assert list(timings) == [host, ours]
     assert winner(timings) is host
+
+
+def test_the_winner_is_below_every_other_whatever_the_race_says() -> None:
+    draw = random.Random(0)
+    for _ in range(2000):
+        us, least = draw.uniform(1.0, 4000.0), draw.uniform(1e-3, 5.0)
+        result = RaceResult(1, (0.99 * us, us, math.inf), (0.0,) * 3, (True,) * 3, (5,) * 3, False)
+        faster, winner_ms, failed = told(result, least)
+        assert winner_ms == least < faster < 1.0001 * least
+        assert failed == math.inf
+
+
+def test_one_that_was_not_raced_does_not_win_because_the_device_is_slower_by_then() -> None:
+    host, ours, far = Choice(1.0, 4200.0), Choice(0.9, 3900.0, added=True), Choice(3.1, 1.0)
+    timings = raced({one: one.host_ms for one in (host, ours, far)}, lambda one: one.launch, measure_of=true_times)
+    assert winner(timings) is ours
+    assert timings == {host: pytest.approx(0.9 * 42 / 39), ours: 0.9, far: 3.1}
+
+
+def test_nothing_takes_no_time_and_is_left_to_the_host() -> None:
+    host, ours = Choice(0.0, 1.0), Choice(0.01, 1.0, added=True)
+    timings = {one: one.host_ms for one in (host, ours)}
+    assert raced(timings, lambda one: one.launch, measure_of=true_times) == timings
+
+
+def test_two_threads_take_launches_and_leave_the_hosts_stopwatch(timed: Callable[..., dict[Any, float]]) -> None:
+    host = vars(benchmarker)["benchmark_gpu"]
+    inside, came = threading.Event(), threading.Event()
+    taken: list[Any] = []
+
+    class First(Choice):
+        def benchmark(self, *inputs: Any, out: Any) -> float:
+            inside.set()
+            came.wait(0.2)  # for a second one that is let in meanwhile
+            return super().benchmark(*inputs, out=out)
+
+    class Second(Choice):
+        def benchmark(self, *inputs: Any, out: Any) -> float:
+            came.set()
+            first.join(5.0)
+            return super().benchmark(*inputs, out=out)
+
+    def take(choice: Choice) -> None:
+        taken.append(run_of(AlgorithmSelectorCache, choice, Arguments()))
+
+    first = threading.Thread(target=take, args=(First(0.1, 1.0),))
+    first.start()
+    inside.wait()
+    take(Second(0.1, 2.0))
+    first.join()
+    assert sorted(run().us for run in taken) == [1.0, 2.0]
+    assert vars(benchmarker)["benchmark_gpu"] is host
+
+
+def test_an_interrupt_leaves_the_hosts_stopwatch(timed: Callable[..., dict[Any, float]]) -> None:
+    host = vars(benchmarker)["benchmark_gpu"]
+
+    class Interrupted(Choice):
+        def benchmark(self, *inputs: Any, out: Any) -> float:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_of(AlgorithmSelectorCache, Interrupted(0.1, 1.0), Arguments())
+    assert vars(benchmarker)["benchmark_gpu"] is host
+
+
+def test_a_library_that_the_host_unloads_after_timing_is_not_raced(timed: Callable[..., dict[Any, float]]) -> None:
+    cutlass, ours = Choice(0.016, 13.9), Choice(0.015, 19.9, added=True)
+    cutlass.bmreq = SimpleNamespace(DLL=None)  # type: ignore[attr-defined]  # as CUTLASSBenchmarkRequest of 2.11
+    assert timed(cutlass, ours) == {cutlass: 0.016, ours: 0.015}
+
+
+def test_the_race_is_inside_the_lock_of_the_hosts_timings(
+    timed: Callable[..., dict[Any, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.runtime import benchmarking
+
+    inside: list[bool] = []
+    locked = False
+
+    @contextlib.contextmanager
+    def lock() -> Iterator[None]:
+        nonlocal locked
+        before, locked = locked, True
+        yield
+        locked = before
+
+    def measured(runs: Sequence[Callable[[], Any]], host: Sequence[int]) -> Measure:
+        inside.append(locked)
+        return true_times(runs, host)
+
+    monkeypatch.setattr(benchmarking, "maybe_gpu_benchmark_lock", lock, raising=False)
+    monkeypatch.setattr(product_race, "measured", measured)
+    timed(Choice(0.016, 13.9), Choice(0.015, 19.9, added=True))
+    assert (inside, locked) == ([True], False)
