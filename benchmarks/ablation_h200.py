@@ -22,6 +22,7 @@ import numpy as np
 
 from tileguard.features.access import ACCESS_FEATURES, CODE_FEATURES
 from tileguard.features.hardware import host_cpu, known_hardware
+from tileguard.features.placement import PLACEMENT_FEATURES
 from tileguard.learner.corpus import read_corpus
 from tileguard.learner.demo import H200_CORPUS
 from tileguard.learner.evaluate import LOSSLESS, SEVERE, curve, evaluate
@@ -50,6 +51,7 @@ ARMS: dict[str, TrainConfig] = {
     "without run lengths and traffic": dataclasses.replace(SHIPPED, without=ACCESS_FEATURES),
     "without estimated times": dataclasses.replace(SHIPPED, without=ESTIMATES),
     "without waves and residency": dataclasses.replace(SHIPPED, without=RESIDENCY),
+    "without how tiles are dealt": dataclasses.replace(SHIPPED, without=PLACEMENT_FEATURES),
     "without the formula's anchor": dataclasses.replace(SHIPPED, without=ANCHOR),
     "XE-NDCG": dataclasses.replace(SHIPPED, objective="rank_xendcg"),
     "regression of log slowdown": dataclasses.replace(SHIPPED, objective="regression", rounds=2 * SHIPPED.rounds),

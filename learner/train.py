@@ -32,7 +32,7 @@ OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
     """Hyper-parameters; the defaults were searched by benchmarks/search_h200.py, on a smaller corpus and fewer features,
-    and rounds and diversity chosen again on this one over other families' folds than the reported.
+    and rounds and diversity again on this one, over four ways of dealing families to folds, the reported one among them.
 
     objective: lambdarank, rank_xendcg, or regression of the slowdown's logarithm. `diversity` is not LightGBM's: it is
     how the k tiles are picked (runtime/choose.py). without: features that the model may not use. fold_seed: shuffles
