@@ -13,8 +13,9 @@ from tileguard.features.errors import checked_choice
 from tileguard.features.tiles import ReductionTile
 
 from .guard import Reason
-from .hooks.records import CACHED, FAILED, TUNED, KernelRecord
-from .hooks.report import Report
+from .hooks.product_records import ProductRecord, ProductTile
+from .hooks.records import CACHED, FAILED, TUNED, TileRecord
+from .hooks.report import Record, Report
 
 KERNEL, SHAPE, DTYPE, VERDICT, TILES = "kernel", "x × r", "dtype", "verdict", "tiles"
 WINNER, PROPOSED, HOST_US, WINNER_US, GAIN = "winner", "proposed by", "host µs", "winner µs", "gain"
@@ -31,10 +32,13 @@ _GAP, _EDGES = 2, 2
 LEAST_KERNEL, MOST_KERNEL = 18, 60
 """Columns for a kernel's name: other columns go before it gets fewer (unless the last of them is left), none has more."""
 
+PLAIN = ("triton::mm", "triton::bmm")
+"""Templates of a product that are told by their tile alone."""
+
 WON, LOST = 1.02, 0.98
 """Gains over and below which a row is coloured: anything between is noise."""
 
-_ORDERS: Mapping[str, Callable[[KernelRecord], tuple[float, str]]] = {
+_ORDERS: Mapping[str, Callable[[Record], tuple[float, str]]] = {
     "gain": lambda record: (-(record.gain or -math.inf), record.kernel),
     "time": lambda record: (-(record.winner_us or record.host_us or -math.inf), record.kernel),
     "name": lambda record: (0.0, record.kernel),
@@ -42,12 +46,12 @@ _ORDERS: Mapping[str, Callable[[KernelRecord], tuple[float, str]]] = {
 ORDERS = tuple(_ORDERS)
 
 
-def ordered(records: Sequence[KernelRecord], order: str) -> list[KernelRecord]:
+def ordered(records: Sequence[Record], order: str) -> list[Record]:
     """By gain (largest first), time of the winner (longest first) or name; what is not known comes last."""
     return sorted(records, key=_ORDERS[checked_choice("sort", order, ORDERS)])
 
 
-def report_table(records: Sequence[KernelRecord], *, width: int) -> Table:
+def report_table(records: Sequence[Record], *, width: int) -> Table:
     """One row a kernel, in the order given, for a terminal of `width` columns."""
     columns, rows = _fitted([_cells(record) for record in records], width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -58,7 +62,7 @@ def report_table(records: Sequence[KernelRecord], *, width: int) -> Table:
     return table
 
 
-def legend(records: Sequence[KernelRecord], *, width: int) -> str:
+def legend(records: Sequence[Record], *, width: int) -> str:
     """What the columns of that table mean, where their titles do not say it."""
     columns, _ = _fitted([_cells(record) for record in records], width)
     parts = ["tiles: compiled/failed"] if TILES in columns else []
@@ -84,11 +88,11 @@ def shortened(name: str, room: int) -> str:
     return f"{name[: max(room - tail - 1, 0)]}…{name[-tail:]}"
 
 
-def _cells(record: KernelRecord) -> dict[str, Text]:
+def _cells(record: Record) -> dict[str, Text]:
     gain = record.gain
     return {
         KERNEL: Text(record.kernel, "dim" if record.outcome == CACHED else ""),
-        SHAPE: Text(f"{_known(record.xnumel)} × {_known(record.rnumel)}"),
+        SHAPE: Text(_shape(record)),
         DTYPE: Text(record.dtype or ""),
         VERDICT: Text(record.verdict or "", "" if record.verdict == Reason.TRUST else "yellow"),
         TILES: _tiles(record),
@@ -104,23 +108,39 @@ def _cells(record: KernelRecord) -> dict[str, Text]:
     }
 
 
-def _tiles(record: KernelRecord) -> Text:
+def _shape(record: Record) -> str:
+    """Rows and length of a reduction; a product's sizes are in its name."""
+    return "" if isinstance(record, ProductRecord) else f"{_known(record.xnumel)} × {_known(record.rnumel)}"
+
+
+def _tiles(record: Record) -> Text:
     if record.outcome == CACHED:
         return Text(CACHED, "dim")
     return Text(f"{record.compiled}/{record.failed}")
 
 
-def _winner(record: KernelRecord) -> Text:
+def _winner(record: Record) -> Text:
     if record.winner is None:
         return Text("" if record.outcome == TUNED else record.outcome, "red" if record.outcome == FAILED else "dim")
-    tile = record.tiles[record.winner]
-    return Text(str(ReductionTile(tile.xblock, tile.r0_block, tile.num_warps, tile.num_stages)))
+    return Text(_tile(record.tiles[record.winner]))
+
+
+def _tile(tile: TileRecord | ProductTile) -> str:
+    """A tile's numbers; of another template than the plain one, such as ATen, its name."""
+    if isinstance(tile, TileRecord):
+        return str(ReductionTile(tile.xblock, tile.r0_block, tile.num_warps, tile.num_stages))
+    if tile.template not in PLAIN:
+        return tile.template
+    sizes = f"M{tile.block_m}·N{tile.block_n}·K{tile.block_k}"
+    return f"{sizes}·w{tile.num_warps}·s{tile.num_stages}·G{tile.group_m}"
 
 
 def _fitted(rows: Sequence[Mapping[str, Text]], width: int) -> tuple[list[str], list[dict[str, Text]]]:
     """The columns that fit, and the rows with kernels' names made short."""
     fitted = [dict(row) for row in rows]
     columns = [KERNEL, SHAPE, DTYPE, VERDICT, TILES, WINNER, PROPOSED, HOST_US, WINNER_US, GAIN]
+    if not any(row[SHAPE].plain for row in fitted):
+        columns.remove(SHAPE)
     longest = max((row[KERNEL].cell_len for row in fitted), default=0)
     wanted = min(longest, LEAST_KERNEL)
     if _room(columns, fitted, width) < wanted:

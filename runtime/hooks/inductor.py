@@ -6,7 +6,7 @@ What is patched, all of it undone by `uninstall()`:
 - `triton_heuristics.cached_autotune`: extends the host's list by the tiles in the source, there and here;
 - `JITFunction.parse` of Triton: one at a time, there and here, since candidates compile on threads;
 - `FxGraphHashDetails.__init__`: model and settings become part of the FX graph cache's key;
-- with `matmul=True`, `InductorChoices._finalize_template_configs`: tiles for matrix products (matmul.py).
+- with `matmul=True`, `InductorChoices._finalize_template_configs` and `AlgorithmSelectorCache`: matrix products (matmul.py).
 """
 
 from __future__ import annotations

@@ -28,14 +28,12 @@ from ..selector import DEFAULT_TOP_K, FORMULA, MODEL
 from . import process_log
 from .configs import Refused
 from .digests import model_digests
+from .product_log import SELECTED, TILE_NAMES, Selected, record_target
 from .product_race import ADDED, check_parameters, race_target
 from .telling import warn_once
 
 FINALIZE = "_finalize_template_configs"
 OPS = ("mm", "addmm", "bmm")
-
-TILE_NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "GROUP_M")
-"""What the host calls a tile's numbers, in the order of MatmulTile.sort_key."""
 
 EVEN_K = "EVEN_K"
 UNION, PRUNE = "union", "prune"
@@ -162,6 +160,9 @@ class MatmulHook:
             raise Refused("hardware")
         known = set(host)
         added = [_like(own[0], given[0], tile, even) for tile in chosen.tiles if tile not in known]
+        selected = Selected(op_name, chosen, templates)
+        for choice in added:
+            setattr(choice, SELECTED, selected)
         if self.settings.mode == UNION:
             return [*listed, *added]
         bad = unlikely(chosen, selector.calibrated_k(PRUNE_RISK))
@@ -184,10 +185,15 @@ def product_targets(
     if settings is None:
         return ()
     try:
-        return (MatmulHook(settings, hardware, active).target(), race_target(active))
+        targets = (MatmulHook(settings, hardware, active).target(), race_target(active))
     except Exception as error:
         warn_once("tileguard leaves matrix products as they are", error)
         return ()
+    try:
+        return (*targets, record_target(active))
+    except Exception as error:
+        warn_once("tileguard keeps no records of matrix products", error)
+        return targets
 
 
 def _kernel(kernel_inputs: Any, constants: dict[str, Any]) -> MatmulKernel:

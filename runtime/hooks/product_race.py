@@ -12,12 +12,15 @@ import functools
 import inspect
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from . import process_log
 from .locks import ForkLock
+from .product_log import Timing, is_recorded, timing
+from .product_records import FAR, RACE_ERROR, UNTIMED
 from .race import Measure, RaceResult, race
 from .telling import warn_once
 
@@ -52,12 +55,18 @@ def wrap(original: Any, *, active: Callable[[], bool]) -> Any:
         cls: Any, choices: Sequence[Any], autotune_args: Any, is_collective: bool = False
     ) -> dict[Any, float]:
         timings: dict[Any, float] = plain(cls, choices, autotune_args, is_collective)
+        seen = timing()
+        seen.asked = True
         try:
-            if active() and not is_collective and any(map(is_added, timings)):
-                with on_device_of(autotune_args), hosts_lock():
-                    return raced(timings, lambda choice: run_of(cls, choice, autotune_args))
+            if active() and any(map(is_added, timings)):
+                seen.host_ms = timings
+                if not is_collective:
+                    with on_device_of(autotune_args), hosts_lock():
+                        return raced(timings, lambda choice: run_of(cls, choice, autotune_args), seen=seen)
         except Exception as error:
-            process_log.current().count_untouched("matmul_race_error")
+            seen.why = RACE_ERROR
+            if not is_recorded():
+                process_log.current().count_untouched(RACE_ERROR)
             warn_once("tileguard leaves the timing of a matrix product to the host", error)
         return timings
 
@@ -69,19 +78,29 @@ def raced(
     run: Callable[[Any], Callable[[], Any]],
     *,
     measure_of: Callable[[Sequence[Callable[[], Any]], Sequence[int]], Measure] | None = None,
+    seen: Timing | None = None,
 ) -> dict[Any, float]:
     """The host's timings (ms, infinite for a choice that failed), with those of the raced ones in their place, on the
-    host's scale; as they are where no added choice is among the near-best. run: what launches a choice."""
+    host's scale; as they are where no added choice is among the near-best. run: what launches a choice. seen: is told
+    what the race said, or why there was none."""
+    seen = seen or Timing()
     least = min(timings.values(), default=math.inf)
     near = [
         choice for choice, ms in timings.items() if ms <= max(NEAR * least, least + LAUNCH_MS) and math.isfinite(ms)
     ]
     host = [i for i, choice in enumerate(near) if not is_added(choice)]
     if len(host) == len(near) or not least > 0.0:
+        seen.why = FAR if 0.0 < least < math.inf else UNTIMED
         return timings
+    began = time.perf_counter()
     runs = [run(choice) for choice in near]
     result = race(len(near), (measure_of or measured)(runs, host), host=host)
-    return {**timings, **dict(zip(near, told(result, least), strict=True))} if result.winner is not None else timings
+    seen.bench_s = time.perf_counter() - began
+    if result.winner is None:
+        seen.why = UNTIMED
+        return timings
+    seen.raced, seen.result, seen.scale = near, result, scale_of(result, least)
+    return {**timings, **dict(zip(near, told(result, least), strict=True))}
 
 
 def told(result: RaceResult, least_ms: float) -> list[float]:
@@ -91,12 +110,17 @@ def told(result: RaceResult, least_ms: float) -> list[float]:
     and all (a fused kernel: scheduler.py, speedup_by_fusion). No other is as low: the winner may owe its place to the
     noise.
     """
-    assert result.winner is not None
-    scale = least_ms / result.medians_us[result.winner]
+    scale = scale_of(result, least_ms)
     behind = math.nextafter(least_ms, math.inf)
     return [
         least_ms if i == result.winner else max(us * scale, behind) for i, us in enumerate(result.medians_us)
     ]  # fmt: skip
+
+
+def scale_of(result: RaceResult, least_ms: float) -> float:
+    """What makes the winner's median the host's least: ms on the host's scale ÷ µs of the race."""
+    assert result.winner is not None
+    return least_ms / result.medians_us[result.winner]
 
 
 def is_added(choice: Any) -> bool:

@@ -11,7 +11,7 @@ import os
 import time as clock
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tileguard.features.errors import InvalidInput, checked_choice, checked_int
 
@@ -23,6 +23,8 @@ FAILURES = ("out_of_resource", "compile_error", "spilled", "launch_error")
 STATUSES = (OK, *FAILURES, "over_budget", "not_compiled")
 TUNED, CACHED, UNTOUCHED, FAILED = "tuned", "cached", "untouched", "failed"
 OUTCOMES = (TUNED, CACHED, UNTOUCHED, FAILED)
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,10 @@ class TileRecord:
         if self.num_warps is not None:
             put(self, "num_warps", checked_int("num_warps", self.num_warps, minimum=1))
         put(self, "reps", checked_int("reps", self.reps, minimum=0))
-        given = {checked_choice("proposers", who, PROPOSERS) for who in _checked_sequence("proposers", self.proposers)}
-        put(self, "proposers", tuple(who for who in PROPOSERS if who in given))
+        put(self, "proposers", checked_proposers(self.proposers))
         checked_choice("status", self.status, STATUSES)
         for name in ("compile_ms", "us", "us_mad"):
-            put(self, name, _checked_time(name, getattr(self, name)))
+            put(self, name, checked_time(name, getattr(self, name)))
 
     @property
     def compiled(self) -> bool:
@@ -67,8 +68,43 @@ class TileRecord:
         return self.status in FAILURES
 
 
+class Judged:
+    """What follows from a record's tiles, winner and times, of whatever kind the record is."""
+
+    __slots__ = ()
+    tiles: Sequence[Any]
+    winner: int | None
+    host_us: float | None
+    winner_us: float | None
+
+    @property
+    def winner_proposers(self) -> tuple[str, ...]:
+        """Who proposed the winner; empty without one."""
+        return self.tiles[self.winner].proposers if self.winner is not None else ()
+
+    @property
+    def gain(self) -> float | None:
+        """Time of the host's own choice ÷ time of the winner; None where either is not known."""
+        return ratio(self.host_us, self.winner_us)
+
+    @property
+    def compiled(self) -> int:
+        """Tiles that the compiler made a kernel of."""
+        return sum(tile.compiled for tile in self.tiles)
+
+    @property
+    def failed(self) -> int:
+        """Tiles that were tried and gave no usable kernel."""
+        return sum(tile.failed for tile in self.tiles)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, then the derived figures; a log's line and a member of `Report.to_dict`."""
+        derived = ("winner_proposers", "gain", "compiled", "failed")
+        return asdict(cast(Any, self)) | {name: getattr(self, name) for name in derived}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRecord:
+class KernelRecord(Judged):
     """One kernel that the host compiled.
 
     kernel: its name; source: 16 characters of the name that its source file has, a hash of the source. xnumel, rnumel, dtype: None where
@@ -115,61 +151,35 @@ class KernelRecord:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInput(name, getattr(self, name), "true or false")
         for name in ("select_us", "host_us", "winner_us"):
-            put(self, name, _checked_time(name, getattr(self, name)))
+            put(self, name, checked_time(name, getattr(self, name)))
         for name in ("compile_s", "bench_s", "time"):
-            put(self, name, _checked_time(name, getattr(self, name)) or 0.0)
+            put(self, name, checked_time(name, getattr(self, name)) or 0.0)
         put(self, "pid", checked_int("pid", self.pid, minimum=0))
-        put(self, "tiles", tuple(_checked_sequence("tiles", self.tiles)))
-        for tile in self.tiles:
-            if not isinstance(tile, TileRecord):
-                raise InvalidInput("tiles", tile, "TileRecords")
-        if self.winner is not None:
-            put(self, "winner", checked_int("winner", self.winner, minimum=0))
-            if self.winner >= len(self.tiles):
-                raise InvalidInput("winner", self.winner, f"an index below {len(self.tiles)}, the number of tiles")
-
-    @property
-    def winner_proposers(self) -> tuple[str, ...]:
-        """Who proposed the winner; empty without one."""
-        return self.tiles[self.winner].proposers if self.winner is not None else ()
-
-    @property
-    def gain(self) -> float | None:
-        """Time of the host's own choice ÷ time of the winner; None where either is not known."""
-        return ratio(self.host_us, self.winner_us)
-
-    @property
-    def compiled(self) -> int:
-        """Tiles that the compiler made a kernel of."""
-        return sum(tile.compiled for tile in self.tiles)
-
-    @property
-    def failed(self) -> int:
-        """Tiles that were tried and gave no usable kernel."""
-        return sum(tile.failed for tile in self.tiles)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every field, then the derived figures; a log's line and a member of `Report.to_dict`."""
-        derived = ("winner_proposers", "gain", "compiled", "failed")
-        return asdict(self) | {name: getattr(self, name) for name in derived}
+        put(self, "tiles", checked_tiles(self.tiles, TileRecord))
+        put(self, "winner", checked_winner(self.winner, len(self.tiles)))
 
 
 def parse_kernel(value: Mapping[str, Any]) -> KernelRecord:
-    """The record of which `value` is the `to_dict`; keys that are not fields are left alone.
+    """The record of which `value` is the `to_dict`; see `parsed`."""
+    return parsed(KernelRecord, TileRecord, value)
+
+
+def parsed(kind: type[R], tile_kind: type[Any], value: Mapping[str, Any]) -> R:
+    """The record of a kind of which `value` is the `to_dict`; keys that are not fields are left alone.
 
     Raises InvalidInput naming the field, such as `tiles[2].xblock`.
     """
-    facts = _facts(KernelRecord, value)
+    facts = _facts(kind, value)
     tiles = []
-    for place, tile in enumerate(_checked_sequence("tiles", facts["tiles"])):
+    for place, tile in enumerate(checked_sequence("tiles", facts["tiles"])):
         try:
             if not isinstance(tile, Mapping):
                 raise InvalidInput("", tile, "an object")
-            tiles.append(TileRecord(**_facts(TileRecord, tile)))
+            tiles.append(tile_kind(**_facts(tile_kind, tile)))
         except InvalidInput as error:
             name = f"tiles[{place}].{error.field}".rstrip(".")
             raise InvalidInput(name, error.value, error.allowed) from None
-    return KernelRecord(**facts | {"tiles": tiles})
+    return kind(**facts | {"tiles": tiles})
 
 
 def ratio(a: float | None, b: float | None) -> float | None:
@@ -185,21 +195,35 @@ def checked_text(name: str, value: object) -> str:
     return value
 
 
-def _facts(record: type, value: Mapping[str, Any]) -> dict[str, Any]:
-    names = [f.name for f in fields(record)]
-    for name in names:
-        if name not in value:
-            raise InvalidInput(name, "(missing)", "a value")
-    return {name: value[name] for name in names}
+def checked_proposers(value: object) -> tuple[str, ...]:
+    """Proposers in the order of PROPOSERS, each once."""
+    given = {checked_choice("proposers", who, PROPOSERS) for who in checked_sequence("proposers", value)}
+    return tuple(who for who in PROPOSERS if who in given)
 
 
-def _checked_sequence(name: str, value: object) -> Sequence[Any]:
+def checked_tiles(value: object, kind: type[Any]) -> tuple[Any, ...]:
+    """A record's tiles when all are of a kind."""
+    tiles = tuple(checked_sequence("tiles", value))
+    for tile in tiles:
+        if not isinstance(tile, kind):
+            raise InvalidInput("tiles", tile, f"{kind.__name__}s")
+    return tiles
+
+
+def checked_winner(value: int | None, tiles: int) -> int | None:
+    """An index into so many tiles, or None."""
+    if value is not None and checked_int("winner", value, minimum=0) >= tiles:
+        raise InvalidInput("winner", value, f"an index below {tiles}, the number of tiles")
+    return value if value is None else int(value)
+
+
+def checked_sequence(name: str, value: object) -> Sequence[Any]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise InvalidInput(name, value, "a list")
     return value
 
 
-def _checked_time(name: str, value: object) -> float | None:
+def checked_time(name: str, value: object) -> float | None:
     """A finite duration, or None where it is not known."""
     if value is None:
         return None
@@ -212,3 +236,11 @@ def _checked_time(name: str, value: object) -> float | None:
     if number < 0:
         raise InvalidInput(name, value, "a number >= 0, or null")
     return number if math.isfinite(number) else None
+
+
+def _facts(record: type, value: Mapping[str, Any]) -> dict[str, Any]:
+    names = [f.name for f in fields(record)]
+    for name in names:
+        if name not in value:
+            raise InvalidInput(name, "(missing)", "a value")
+    return {name: value[name] for name in names}

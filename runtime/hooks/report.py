@@ -16,13 +16,14 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tileguard.features.errors import InvalidInput, checked_choice
 
+from .product_records import ProductRecord, ProductTile, parse_product
 from .records import (
     FAILED,
     OUTCOMES,
@@ -36,9 +37,16 @@ from .records import (
     ratio,
 )
 
-__all__ = ["KernelRecord", "Log", "Report", "TileRecord", "Totals", "read_log"]
+__all__ = [
+    "KernelRecord", "Log", "ProductRecord", "ProductTile", "Record", "Report", "TileRecord", "Totals", "read_log",
+]  # fmt: skip
 
 logger = logging.getLogger("tileguard")
+
+Record = KernelRecord | ProductRecord
+
+_PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Record]] = {"kernel": parse_kernel, "product": parse_product}
+"""By the event of a log's line."""
 
 REPORT_VERSION = 1
 """Version of a log's lines and of `Report.to_dict`; it rises when a key changes meaning or goes."""
@@ -48,12 +56,13 @@ REPORT_VERSION = 1
 class Totals:
     """Sums over records. Counts by reason, verdict and status are sorted, the commonest first.
 
-    kernels: by outcome. gain_kernels: tuned kernels whose gain over the host's own choice is known, of which geomean_gain,
+    kernels: by outcome, matrix products among them; products: how many of the records are such. gain_kernels: tuned kernels whose gain over the host's own choice is known, of which geomean_gain,
     time_weighted_gain (Σ host ÷ Σ winner) and worst_gain speak. wins: how often each proposer's tiles won,
     model_alone_wins: those that nobody else proposed, of `winners` winners in all, remembered ones included.
     """
 
     kernels: Mapping[str, int]
+    products: int
     untouched: Mapping[str, int]
     failures: Mapping[str, int]
     verdicts: Mapping[str, int]
@@ -81,7 +90,7 @@ class Report:
     the log. notes: what reading a log left out.
     """
 
-    records: tuple[KernelRecord, ...] = ()
+    records: tuple[Record, ...] = ()
     untouched: Mapping[str, int] = field(default_factory=dict)
     lost_lines: int = 0
     notes: tuple[str, ...] = ()
@@ -107,6 +116,7 @@ class Report:
         wins = f"proposed by {_counts(t.wins)}; by the model alone {t.model_alone_wins}"
         lines = [
             ("kernels", ", ".join(f"{count} {outcome}" for outcome, count in t.kernels.items())),
+            ("products", f"{t.products} of these are matrix products" if t.products else ""),
             ("untouched", _counts(t.untouched)),
             ("failed", _counts(t.failures)),
             ("verdicts", _counts(t.verdicts)),
@@ -143,12 +153,13 @@ class Log:
         self._start()
         _LOGS.add(self)
 
-    def add(self, record: KernelRecord) -> None:
+    def add(self, record: Record) -> None:
         """Keep a record, and write it."""
         with self._lock:
             self._records.append(record)
         if self.path is not None:
-            self._write(self.path, "kernel", record.to_dict())
+            event = "product" if isinstance(record, ProductRecord) else "kernel"
+            self._write(self.path, event, record.to_dict())
 
     def count_untouched(self, reason: str) -> None:
         """Count a kernel that was none of ours, by a short reason, and write that."""
@@ -164,7 +175,7 @@ class Log:
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._records: list[KernelRecord] = []
+        self._records: list[Record] = []
         self._untouched: Counter[str] = Counter()
         self._lost_lines = 0
 
@@ -194,7 +205,7 @@ def read_log(path: str | Path) -> Report:
     A line that breaks off, as a full disk or a killed process leaves it, is skipped with a note. Raises InvalidInput
     for any other malformed line, naming line, field, value and what is allowed; OSError where there is no such file.
     """
-    records: list[KernelRecord] = []
+    records: list[Record] = []
     untouched: Counter[str] = Counter()
     notes: list[str] = []
     with Path(path).open("rb") as file:
@@ -205,8 +216,10 @@ def read_log(path: str | Path) -> Report:
                 value = _parse_object(line)
                 if value is None:
                     notes.append(f"line {number} breaks off and was skipped")
-                elif checked_choice("event", value.get("event"), ("kernel", "untouched")) == "kernel":
-                    records.append(parse_kernel(value))
+                    continue
+                event = checked_choice("event", value.get("event"), (*_PARSERS, "untouched"))
+                if event in _PARSERS:
+                    records.append(_PARSERS[event](value))
                 else:
                     untouched[checked_text("reason", value.get("reason"))] += 1
             except InvalidInput as error:
@@ -250,7 +263,7 @@ def _parse_object(line: bytes) -> dict[str, Any] | None:
     return value
 
 
-def _totals(records: Iterable[KernelRecord], untouched: Mapping[str, int]) -> Totals:
+def _totals(records: Iterable[Record], untouched: Mapping[str, int]) -> Totals:
     records = tuple(records)
     reasons = Counter(untouched)
     reasons.update(r.reason or "unknown" for r in records if r.outcome == UNTOUCHED)
@@ -262,13 +275,14 @@ def _totals(records: Iterable[KernelRecord], untouched: Mapping[str, int]) -> To
     winner_us = sum(r.winner_us or 0.0 for _, r in gains)
     return Totals(
         kernels={outcome: outcomes[outcome] for outcome in OUTCOMES},
+        products=sum(isinstance(r, ProductRecord) for r in records),
         untouched=_sorted(reasons),
         failures=_sorted(Counter(r.reason or "unknown" for r in records if r.outcome == FAILED)),
         verdicts=_sorted(Counter(r.verdict for r in records if r.verdict is not None)),
         tiles=_sorted(Counter(tile.status for r in records for tile in r.tiles)),
         tiles_compiled=sum(r.compiled for r in records),
         tiles_failed=sum(r.failed for r in records),
-        compile_s=sum(r.compile_s for r in records),
+        compile_s=sum(r.compile_s for r in records if isinstance(r, KernelRecord)),
         bench_s=sum(r.bench_s for r in records),
         over_budget=sum(r.over_budget for r in records),
         winners=len(winners),

@@ -129,6 +129,7 @@ def test_the_commands_work_on_a_corpus_of_products(
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "mlflow.db").write_bytes(blank_database.read_bytes())
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tileguard.models.ROOT", tmp_path / "shipped")  # a first champion has no rival
     few = tmp_path / "few.parquet"
     write_corpus(simulated_rows(kernels=12, tiles=30), few)
 

@@ -142,13 +142,18 @@ def test_a_model_of_the_other_family_is_not_listened_to(
     assert MatmulSelector(H200, model=own_model).select(KERNEL).verdict.reason is Reason.WRONG_FAMILY
 
 
-def test_no_champion_is_shipped_and_a_users_own_is_found_by_family(
+def test_a_champion_is_shipped_for_an_h200_alone_and_a_users_own_is_found_by_family(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILEGUARD_MODELS", str(tmp_path))
-    found = MatmulSelector(H200).select(KERNEL)
+    found = MatmulSelector(H200, policy=PATIENT).select(KERNEL)
+    assert found.verdict.reason is Reason.TRUST
+    assert len(found.proposed_by(MODEL)) == found.top_k
+    assert set(planner_tiles(KERNEL, H200)) <= set(found.tiles)
+    h100 = known_hardware("h100")
+    found = MatmulSelector(h100).select(KERNEL)
     assert found.verdict.reason is Reason.NO_MODEL
-    assert found.tiles == planner_tiles(KERNEL, H200)
+    assert found.tiles == planner_tiles(KERNEL, h100)
     shutil.copytree(model_dir, tmp_path / "matmul-h200")
     assert MatmulSelector(H200).select(KERNEL).verdict.reason is Reason.WRONG_FAMILY
 

@@ -92,9 +92,9 @@ def main() -> None:
 
 
 def lowered(
-    op: str, sizes: tuple[int, int, int, int], dtype: str, *, dynamic: bool = False, **tuning: Any
+    op: str, sizes: tuple[int, int, int, int], dtype: str, *, dynamic: bool = False, whole: bool = False, **tuning: Any
 ) -> list[dict[str, Any]]:
-    """The choices that the host would have timed: name and arguments of each, in order."""
+    """The choices that the host would have timed, or with `whole` does time: name and arguments of each, in order."""
     torch: Any = importlib.import_module("torch")
     from torch._inductor import config
     from torch._inductor.choices import InductorChoices
@@ -131,7 +131,7 @@ def lowered(
         def get_template_configs(self, *args: Any, **kwargs: Any) -> list[Any]:
             listed: list[Any] = super().get_template_configs(*args, **kwargs)
             seen.append(listed)
-            return [choice for choice in listed if not is_triton(choice)] or listed[:1]
+            return listed if whole else [choice for choice in listed if not is_triton(choice)] or listed[:1]
 
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     lowering = GraphLowering(module, example_inputs=inputs, shape_env=environment)

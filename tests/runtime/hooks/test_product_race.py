@@ -20,6 +20,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
 from tileguard.runtime.hooks import process_log, product_race
 from tileguard.runtime.hooks.patches import Patches
+from tileguard.runtime.hooks.product_log import Timing
 from tileguard.runtime.hooks.product_race import ADDED, race_target, raced, run_of, told
 from tileguard.runtime.hooks.race import Measure, RaceResult
 
@@ -160,6 +161,24 @@ def test_a_winner_by_noise_is_still_the_least_for_the_host() -> None:
     timings = raced({host: 0.016, ours: 0.015}, lambda choice: choice.launch, measure_of=true_times)
     assert list(timings) == [host, ours]
     assert winner(timings) is host
+
+
+def test_what_the_race_said_or_why_there_was_none_is_told() -> None:
+    def seen(*choices: Choice) -> Timing:
+        told = Timing()
+        timings = {choice: choice.host_ms for choice in choices}
+        raced(timings, lambda choice: choice.launch, measure_of=true_times, seen=told)
+        return told
+
+    host, ours, far = Choice(0.016, 13.9), Choice(0.017, 10.0, added=True), Choice(5.0, 1.0, added=True)
+    one = seen(host, ours, far)
+    assert one.result is not None and one.result.winner == 1
+    assert (one.raced, one.why) == ([host, ours], None)
+    assert one.scale * 10.0 == pytest.approx(0.016)
+    assert one.bench_s > 0
+    assert (seen(host, far).why, seen(host, far).result) == ("far", None)
+    assert seen(Choice(math.inf, 1.0), Choice(math.inf, 1.0, added=True)).why == "untimed"
+    assert seen(Choice(0.1, math.inf), Choice(0.1, math.inf, added=True)).why == "untimed"
 
 
 def test_the_winner_is_below_every_other_whatever_the_race_says() -> None:

@@ -23,6 +23,7 @@ from tests.support import python
 
 from tileguard.features.errors import InvalidInput
 from tileguard.runtime import report_cli, selector
+from tileguard.runtime.hooks.product_records import NUMBERS, ProductRecord, ProductTile
 from tileguard.runtime.hooks.records import FAILURES, OUTCOMES, PROPOSERS, STATUSES
 from tileguard.runtime.hooks.report import KernelRecord, Log, Report, TileRecord, read_log
 
@@ -58,6 +59,25 @@ def records(draw: st.DrawFn) -> KernelRecord:
     )  # fmt: skip
 
 
+@st.composite
+def products(draw: st.DrawFn) -> ProductRecord:
+    numbers = [st.none() | st.integers(0, 1 << 20) for _ in NUMBERS]
+    who = st.lists(st.sampled_from(PROPOSERS), max_size=4).map(tuple)
+    text, size = st.text(st.characters(), max_size=20), st.integers(0, 1 << 40)
+    choice = st.builds(
+        ProductTile, text, *numbers, who, st.sampled_from(STATUSES), TIMES, TIMES, st.integers(0, 100)
+    )  # fmt: skip
+    tiles = tuple(draw(st.lists(choice, max_size=4)))
+    return ProductRecord(
+        op=draw(text), batch=draw(size), m=draw(size), n=draw(size), k=draw(size), dtype=draw(text),
+        outcome=draw(st.sampled_from(OUTCOMES)), hardware=draw(st.none() | text), reason=draw(st.none() | text),
+        verdict=draw(st.none() | text), verdict_detail=draw(text), select_us=draw(TIMES), tiles=tiles,
+        winner=draw(st.none() | st.integers(0, len(tiles) - 1)) if tiles else None,
+        host_us=draw(TIMES), winner_us=draw(TIMES), bench_s=draw(st.floats(0, 1e9)), over_budget=draw(st.booleans()),
+        time=draw(st.floats(0, 1e9)), pid=draw(st.integers(0, 1 << 22)),
+    )  # fmt: skip
+
+
 HOST_TILE = TileRecord(1, 1024, 8, 1, ("host",), "ok", 120.0, 12.0, 0.1, 15)
 MODEL_TILE = TileRecord(4, 256, 8, 2, ("model",), "ok", 140.0, 8.0, 0.1, 25)
 SPILLED = TileRecord(64, 4096, 4, 1, ("formula", "model"), "spilled", 300.0)
@@ -80,14 +100,31 @@ def kept(**changes: Any) -> KernelRecord:
     return record(winner=0, host_us=100.0, winner_us=100.0, over_budget=False, **changes)
 
 
+ATEN = ProductTile("aten::mm", None, None, None, None, None, None, ("host",), "ok", 30.0, 0.1, 20)
+PLANNED = ProductTile("triton::mm", 128, 64, 32, 4, 3, 8, ("formula",), "ok", 20.0, 0.1, 20)
+BROKEN = ProductTile("triton::mm", 256, 64, 32, 4, 3, 8, ("model",), "launch_error")
+
+
+def product(**changes: Any) -> ProductRecord:
+    """A tuned product whose winner the planner proposed, 1.5 times as fast as ATen."""
+    facts: dict[str, Any] = {
+        "op": "mm", "batch": 1, "m": 512, "n": 1024, "k": 256, "dtype": "bf16", "outcome": "tuned",
+        "hardware": "h200", "verdict": "trust", "tiles": (ATEN, PLANNED, BROKEN), "winner": 1, "host_us": 30.0,
+        "winner_us": 20.0, "bench_s": 0.25, "time": 1.7e9, "pid": 77,
+    }  # fmt: skip
+    return ProductRecord(**facts | changes)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Of a log in a folder that does not exist yet."""
     return tmp_path / "on" / "the way" / "log.jsonl"
 
 
-@given(records())
-def test_a_record_survives_its_way_through_a_log(tmp_path_factory: pytest.TempPathFactory, one: KernelRecord) -> None:
+@given(records() | products())
+def test_a_record_survives_its_way_through_a_log(
+    tmp_path_factory: pytest.TempPathFactory, one: KernelRecord | ProductRecord
+) -> None:
     path = tmp_path_factory.getbasetemp() / "round-trip.jsonl"
     path.unlink(missing_ok=True)
     log = Log(path)
@@ -131,6 +168,15 @@ def test_a_time_that_is_not_finite_is_not_known_and_proposers_have_one_order() -
         (lambda: record(kernel=None), "kernel"),
         (lambda: record(over_budget=1), "over_budget"),
         (lambda: record(tiles=({},)), "tiles"),
+        (lambda: product(tiles=(HOST_TILE,)), "tiles"),
+        (lambda: product(winner=3), "winner"),
+        (lambda: product(m=-1), "m"),
+        (lambda: product(op=7), "op"),
+        (lambda: product(outcome="won"), "outcome"),
+        (lambda: product(over_budget=None), "over_budget"),
+        (lambda: replace(PLANNED, block_k="32"), "block_k"),  # type: ignore[arg-type]
+        (lambda: replace(PLANNED, status="fine"), "status"),
+        (lambda: replace(PLANNED, proposers=("nobody",)), "proposers"),
     ],
 )
 def test_a_record_names_the_field_that_is_wrong(make: Callable[[], object], field: str) -> None:
@@ -171,6 +217,25 @@ budget      ended before the last tile on 2
 winners     3, proposed by host 1, formula 0, model 2; by the model alone 2
 gain        1.225× over the host's own choice, geomean of 2 kernels, time-weighted 1.037×
 worst gain  1.000× on triton_red_fused_mean_0"""
+
+
+def test_totals_speak_of_products_and_reductions_alike() -> None:
+    cached = product(outcome="cached", reason="cache", winner=0, host_us=None, winner_us=30.0, bench_s=0.0)
+    failed = product(outcome="failed", reason="matmul_race_error", winner=None, host_us=None, winner_us=None)
+    report = Report((record(), kept(), product(), cached, failed), {"matmul_deterministic": 2})
+    t = report.totals
+    assert t.kernels == {"tuned": 3, "cached": 1, "untouched": 2, "failed": 1}
+    assert t.products == 3
+    assert (t.untouched, t.failures) == ({"matmul_deterministic": 2}, {"matmul_race_error": 1})
+    assert (t.tiles_compiled, t.tiles_failed) == (10, 5)
+    assert (t.compile_s, t.bench_s) == (3.0, 1.0)
+    assert (t.winners, t.wins, t.model_alone_wins) == (4, {"host": 2, "formula": 1, "model": 1}, 1)
+    assert t.gain_kernels == 3
+    assert t.geomean_gain == pytest.approx((1.5 * 1.0 * 1.5) ** (1 / 3))
+    assert t.time_weighted_gain == pytest.approx((12 + 100 + 30) / (8 + 100 + 20))
+    assert "products    3 of these are matrix products\n" in str(report)
+    slow = product(op="bmm", batch=8, winner=0, host_us=10.0, winner_us=20.0)
+    assert Report((slow,)).totals.worst_kernel == slow.kernel == "bmm 8×512×1024×256"
 
 
 def test_nothing_is_a_report_too() -> None:
@@ -309,6 +374,27 @@ def test_a_malformed_line_is_named_with_field_and_value(path: Path, line: bytes,
     assert refused.value.allowed
 
 
+OLD = (
+    '{"version":1,"event":"kernel","kernel":"triton_red_fused_mean_0","source":"0123456789abcdef","outcome":"tuned",'
+    '"xnumel":2048,"rnumel":768,"dtype":"fp32","persistent":false,"hardware":"h200","reason":null,"verdict":"trust",'
+    '"verdict_detail":"","select_us":4000.0,"tiles":[{"xblock":1,"r0_block":1024,"num_warps":8,"num_stages":1,'
+    '"proposers":["host"],"status":"ok","compile_ms":120.0,"us":12.0,"us_mad":0.1,"reps":15}],"winner":0,"host_us":12.0,'
+    '"winner_us":12.0,"compile_s":1.5,"bench_s":0.25,"over_budget":true,"time":1700000000.0,"pid":77,'
+    '"winner_proposers":["host"],"gain":1.0,"compiled":1,"failed":0}\n'
+    '{"version":1,"event":"untouched","reason":"matmul_deterministic","time":1700000000.0,"pid":77}\n'
+)
+"""A log from before there were records of products."""
+
+
+def test_a_log_may_hold_old_lines_and_products(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(OLD, encoding="utf-8")
+    Log(path).add(product())
+    old = record(tiles=(HOST_TILE,), winner=0, winner_us=12.0)
+    assert read_log(path) == Report((old, product()), {"matmul_deterministic": 1})
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["kernel", "untouched", "product"]
+
+
 def test_keys_of_a_later_release_are_left_alone(path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(changed(lambda v: (v.update(mood="good"), v["tiles"][0].update(n_regs=32))))
@@ -419,6 +505,23 @@ def test_figures_stay_whole_at_every_width(width: int, columns: str) -> None:
     for line in rows:
         _, *others = line.split("  ")
         assert "…" not in "".join(others)
+
+
+def test_products_stand_in_the_table_by_their_sizes_and_the_tile_or_template_that_won() -> None:
+    aten = product(op="bmm", batch=8, winner=0, winner_us=30.0)
+    failed = product(outcome="failed", winner=None, host_us=None, winner_us=None)
+    both = (*SHOWN, product(), aten, failed)
+    header, _, *rows = shown(report_cli.report_table(both, width=160), 160).splitlines()[1:]
+    assert "x × r" in header
+    for text in ("mm 512×1024×256", "bf16", "2/1", "M128·N64·K32·w4·s3·G8", "formula", "30.00", "20.00", "1.50×"):
+        assert text in rows[4]
+    for text in ("bmm 8×512×1024×256", "aten::mm", "host", "1.00×"):
+        assert text in rows[5]
+    assert "failed" in rows[6]
+    alone = shown(report_cli.report_table((product(),), width=120), 120)
+    assert "x × r" not in alone
+    assert "mm 512×1024×256" in shown(report_cli.report_table(both[4:], width=80), 80)
+    assert [r.kernel for r in report_cli.ordered((aten, product()), "gain")] == ["mm 512×1024×256", aten.kernel]
 
 
 def test_the_legend_speaks_of_the_columns_that_are_there() -> None:

@@ -1,0 +1,144 @@
+"""What became of one matrix product whose list of choices was extended: frozen records, and their way through JSON.
+
+Imports the standard library and nothing heavier.
+"""
+
+from __future__ import annotations
+
+import os
+import time as clock
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tileguard.features.errors import InvalidInput, checked_choice, checked_int
+
+from .records import (
+    FAILURES,
+    OK,
+    OUTCOMES,
+    STATUSES,
+    Judged,
+    checked_proposers,
+    checked_text,
+    checked_tiles,
+    checked_time,
+    checked_winner,
+    parsed,
+)
+
+NUMBERS = ("block_m", "block_n", "block_k", "num_warps", "num_stages", "group_m")
+"""A tile's numbers, in the order of MatmulTile.sort_key."""
+
+FAR, SUBPROCESS, PIPELINED, COLLECTIVE, CACHE = "far", "subprocess", "pipelined", "collective", "cache"
+UNTIMED = "untimed"
+"""Why there was no race: no added choice near the best; timed in another process, or there and later; by all ranks
+together; remembered; or the host's or the race's stopwatch said nothing."""
+
+RACE_ERROR, NO_CHOICE = "matmul_race_error", "matmul_no_choice"
+"""Why timing failed: the race could not be run, so that the host's timings stand; the host could use no choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTile:
+    """One choice of a product's list. Of ATen and other templates, which the host proposed, some numbers or all are None.
+
+    us: what the host was told, from so many rounds of the race (reps); with reps 0, what the host found by timing it
+    once, or remembered. Raises InvalidInput naming the field.
+    """
+
+    template: str
+    block_m: int | None
+    block_n: int | None
+    block_k: int | None
+    num_warps: int | None
+    num_stages: int | None
+    group_m: int | None
+    proposers: tuple[str, ...]
+    status: str
+    us: float | None = None
+    us_mad: float | None = None
+    reps: int = 0
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "template", checked_text("template", self.template))
+        for name in NUMBERS:
+            if getattr(self, name) is not None:
+                put(self, name, checked_int(name, getattr(self, name), minimum=0))
+        put(self, "proposers", checked_proposers(self.proposers))
+        checked_choice("status", self.status, STATUSES)
+        for name in ("us", "us_mad"):
+            put(self, name, checked_time(name, getattr(self, name)))
+        put(self, "reps", checked_int("reps", self.reps, minimum=0))
+
+    @property
+    def compiled(self) -> bool:
+        """The host could time it."""
+        return self.status == OK
+
+    @property
+    def failed(self) -> bool:
+        return self.status in FAILURES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductRecord(Judged):
+    """One matrix product to whose choices tiles were added: a batch of (m, k) times (k, n).
+
+    outcome: tuned, cached or failed. reason: why it failed, or why there was no race. winner: index into tiles of what
+    the host was told is fastest; it may yet take another, for a fusion's sake. host_us: the fastest of the host's own
+    choices in the same rounds as winner_us. bench_s: of the race alone. over_budget: the race was cut short. Else as
+    KernelRecord. Raises InvalidInput naming the field.
+    """
+
+    op: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+    outcome: str
+    hardware: str | None = None
+    reason: str | None = None
+    verdict: str | None = None
+    verdict_detail: str = ""
+    select_us: float | None = None
+    tiles: tuple[ProductTile, ...] = ()
+    winner: int | None = None
+    host_us: float | None = None
+    winner_us: float | None = None
+    bench_s: float = 0.0
+    over_budget: bool = False
+    time: float = field(default_factory=clock.time)
+    pid: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        checked_choice("outcome", self.outcome, OUTCOMES)
+        for name in ("op", "dtype", "verdict_detail"):
+            put(self, name, checked_text(name, getattr(self, name)))
+        for name in ("hardware", "reason", "verdict"):
+            if getattr(self, name) is not None:
+                put(self, name, checked_text(name, getattr(self, name)))
+        for name in ("batch", "m", "n", "k", "pid"):
+            put(self, name, checked_int(name, getattr(self, name), minimum=0))
+        if not isinstance(self.over_budget, bool):
+            raise InvalidInput("over_budget", self.over_budget, "true or false")
+        for name in ("select_us", "host_us", "winner_us"):
+            put(self, name, checked_time(name, getattr(self, name)))
+        for name in ("bench_s", "time"):
+            put(self, name, checked_time(name, getattr(self, name)) or 0.0)
+        put(self, "tiles", checked_tiles(self.tiles, ProductTile))
+        put(self, "winner", checked_winner(self.winner, len(self.tiles)))
+
+    @property
+    def kernel(self) -> str:
+        """What tells it from others: operation and sizes, the batch first where there is one."""
+        sizes = (self.m, self.n, self.k) if self.batch == 1 else (self.batch, self.m, self.n, self.k)
+        return f"{self.op} {'×'.join(map(str, sizes))}"
+
+
+def parse_product(value: Mapping[str, Any]) -> ProductRecord:
+    """The record of which `value` is the `to_dict`; see `parsed`."""
+    return parsed(ProductRecord, ProductTile, value)
