@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -110,8 +111,25 @@ def ideal_bytes(kernel: ReductionKernel, code: KernelCode) -> float:
     return max(total, 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """float64[n] each: registers that a thread wants, those that it gets (MAX_REGISTERS at most), blocks that a core then
+    runs at once."""
+
+    wanted: FloatArray
+    registers: FloatArray
+    resident: FloatArray
+
+
+def occupancy(kernel: ReductionKernel, code: KernelCode, tiles: Blocks, hardware: HardwareSpec) -> Occupancy:
+    """What tiles ask of a core."""
+    wanted = FIXED_REGISTERS + tiles.per_thread * live_registers(kernel, code)
+    registers = np.minimum(wanted, MAX_REGISTERS)
+    return Occupancy(wanted, registers, resident_blocks(registers, tiles.threads, hardware))
+
+
 def access_columns(
-    kernel: ReductionKernel, code: KernelCode, tiles: Blocks, pieces: Cut, hardware: HardwareSpec
+    kernel: ReductionKernel, code: KernelCode, tiles: Blocks, pieces: Cut, held: Occupancy, hardware: HardwareSpec
 ) -> list[FloatArray]:
     """A tile's part, float64[n] each, in the order of ACCESS_FEATURES."""
     threads, per_thread = tiles.threads, tiles.per_thread
@@ -151,8 +169,7 @@ def access_columns(
             shared += deep * nbytes
             instructions += per_thread * (access.count / 4)
     weight = max(weight, 1)
-    registers = np.minimum(FIXED_REGISTERS + per_thread * live_registers(kernel, code), MAX_REGISTERS)
-    resident = resident_blocks(registers, threads, hardware)
+    registers, resident = held.registers, held.resident
     fill = programs / (resident * hardware.cores)
     per_core = np.minimum(resident, pieces.n_wave)
     code_waves = np.ceil(fill)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .access import FIXED_REGISTERS, MAX_REGISTERS, VECTOR_BYTES, is_full, live_registers, resident_blocks
+from .access import MAX_REGISTERS, VECTOR_BYTES, Occupancy, is_full
 from .blocks import Blocks, Cut
 from .code import Access, KernelCode
 from .hardware import HardwareSpec
@@ -43,7 +43,7 @@ particular."""
 
 
 def placement_columns(
-    kernel: ReductionKernel, code: KernelCode, tiles: Blocks, pieces: Cut, hardware: HardwareSpec
+    kernel: ReductionKernel, code: KernelCode, tiles: Blocks, pieces: Cut, held: Occupancy, hardware: HardwareSpec
 ) -> list[FloatArray]:
     """A tile's part, float64[n] each, in the order of PLACEMENT_FEATURES; finite. pieces: the kernel cut by the tiles."""
     full = [access for access in code.accesses if is_full(access, kernel)]
@@ -67,8 +67,7 @@ def placement_columns(
         (threads_along, lanes_along) if along else (threads_across, np.minimum(lanes / lanes_along, other))
     )
 
-    wanted = FIXED_REGISTERS + tiles.per_thread * live_registers(kernel, code)
-    resident = resident_blocks(np.minimum(wanted, MAX_REGISTERS), tiles.threads, hardware)
+    wanted, resident = held.wanted, held.resident
     programs, trips = pieces.counts
     fill = programs / (resident * hardware.cores)
     running = np.minimum(programs, resident * hardware.cores)

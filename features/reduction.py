@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .access import ACCESS_FEATURES, CODE_FEATURES, access_columns, assumed_code, code_columns
+from .access import ACCESS_FEATURES, CODE_FEATURES, access_columns, assumed_code, code_columns, occupancy
 from .anchor import anchor
 from .blocks import Blocks, Cut, blocks, cut
 from .hardware import HardwareSpec
@@ -62,8 +62,10 @@ def reduction_features(kernel: ReductionKernel, tiles: Sequence[ReductionTile], 
     columns = _shape_columns(kernel, shaped, pieces, hardware) | _thread_columns(kernel, shaped, pieces)
     code = kernel.code or assumed_code(kernel)
     constant = kernel_features(kernel) + code_columns(kernel, code)
-    varying = [columns[name] for name in TILE_FEATURES] + access_columns(kernel, code, shaped, pieces, hardware)
-    varying += placement_columns(kernel, code, shaped, pieces, hardware)
+    held = occupancy(kernel, code, shaped, hardware)
+    varying = [columns[name] for name in TILE_FEATURES]
+    varying += access_columns(kernel, code, shaped, pieces, held, hardware)
+    varying += placement_columns(kernel, code, shaped, pieces, held, hardware)
     # Filled by column, where writes are contiguous, and turned once.
     out = np.empty((len(constant) + len(varying), len(tiles)), dtype=np.float64)
     out[: len(constant)] = np.array(constant, dtype=np.float64)[:, np.newaxis]

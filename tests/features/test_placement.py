@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.support import CPU, HARDWARE, TILES, kernels
 
+from tileguard.features.access import occupancy
 from tileguard.features.blocks import blocks, cut
 from tileguard.features.code import Access, KernelCode
 from tileguard.features.hardware import HardwareSpec, known_hardware
@@ -55,7 +56,11 @@ def matrix(kernel: ReductionKernel, tiles: Sequence[ReductionTile], spec: Hardwa
     """float64[17, n]."""
     assert kernel.code is not None
     shaped = blocks(tiles, spec)
-    return np.array(placement_columns(kernel, kernel.code, shaped, cut(kernel, shaped, spec), spec))
+    return np.array(
+        placement_columns(
+            kernel, kernel.code, shaped, cut(kernel, shaped, spec), occupancy(kernel, kernel.code, shaped, spec), spec
+        )
+    )
 
 
 def named(columns: Iterable[FloatArray]) -> dict[str, FloatArray]:
@@ -265,7 +270,9 @@ def test_every_column_is_finite_and_within_its_bounds(
     shaped = blocks(tiles, spec)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        columns = placement_columns(kernel, kernel.code, shaped, cut(kernel, shaped, spec), spec)
+        columns = placement_columns(
+            kernel, kernel.code, shaped, cut(kernel, shaped, spec), occupancy(kernel, kernel.code, shaped, spec), spec
+        )
     assert {(column.shape, column.dtype.name) for column in columns} == {((len(tiles),), "float64")}
     assert np.isfinite(columns).all()
     found = named(columns)
