@@ -25,7 +25,7 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from benchmarks.inductor_graphs import select, tiny
 from benchmarks.inductor_modes import AGAIN, MODES, TILEGUARD, run_mode
-from benchmarks.pieces import at_most, geomean, run_fresh, total
+from benchmarks.pieces import at_most, geomean, judge_file, load_modes, mode_file, run_fresh, total
 
 RESULT = ROOT / "benchmarks" / "results" / "inductor_h200.json"
 DEFAULT, MAX_AUTOTUNE, DESCENT = "default", "max_autotune", "coordinate_descent"
@@ -57,7 +57,7 @@ def main() -> None:
     if arguments.process == "judge":
         from benchmarks.inductor_judge import judge
 
-        judge(graphs, load_modes(arguments.out), judge_file(arguments.out))
+        judge(graphs, load_modes(arguments.out, MODES), judge_file(arguments.out))
         return
     if arguments.process:
         run_mode(arguments.process, graphs, mode_file(arguments.out, arguments.process), device=arguments.device)
@@ -69,7 +69,7 @@ def main() -> None:
             parser.error(f"--modes: {mode} is none of {', '.join(MODES)}")
         if mode and not finished(mode_file(arguments.out, mode), [graph.name for graph in graphs]):
             start(mode, arguments, MODES[mode])
-    modes = load_modes(arguments.out)
+    modes = load_modes(arguments.out, MODES)
     wanted = [graph.name for graph in graphs]
     if (everything or arguments.judge) and arguments.device == "cuda" and not load_judge(arguments.out, modes, wanted):
         # The judge forks to compile: no pool of workers and none of its threads.
@@ -84,20 +84,6 @@ def main() -> None:
     target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     show(result)
     sys.exit(not all(one["met"] for one in result["targets"].values()))
-
-
-def mode_file(out: Path, mode: str) -> Path:
-    return out / f"mode-{mode}.json"
-
-
-def judge_file(out: Path) -> Path:
-    return out / "judge.json"
-
-
-def load_modes(out: Path) -> dict[str, Any]:
-    return {
-        mode: json.loads(mode_file(out, mode).read_text("utf-8")) for mode in MODES if mode_file(out, mode).exists()
-    }
 
 
 def load_judge(out: Path, modes: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | None:

@@ -37,7 +37,7 @@ from benchmarks.matmul_cases import (
     settings_of,
     tiny,
 )
-from benchmarks.pieces import at_most, geomean, run_fresh, total
+from benchmarks.pieces import at_most, geomean, judge_file, load_modes, mode_file, run_fresh, total
 from tileguard.learner.inductor.matmul_problems import Problem
 
 RESULT = ROOT / "benchmarks" / "results" / "matmul_h200.json"
@@ -90,7 +90,7 @@ def main() -> None:
     for mode in wanted:
         if not finished(mode_file(arguments.out, mode), products_of(mode, products, arguments.exhaustive)):
             start(mode, arguments, settings_of(mode))
-    modes = load_modes(arguments.out)
+    modes = load_modes(arguments.out, NAMED)
     judged = load_judge(arguments.out, modes)
     if (everything or arguments.judge) and arguments.device == "cuda" and modes and not judged:
         start("judge", arguments, {})
@@ -118,7 +118,7 @@ def run_piece(process: str, products: Sequence[Problem], arguments: argparse.Nam
     if process == "judge":
         from benchmarks.matmul_judge import judge
 
-        judge(products, load_modes(arguments.out), judge_file(arguments.out), device=arguments.device)
+        judge(products, load_modes(arguments.out, NAMED), judge_file(arguments.out), device=arguments.device)
         return
     from benchmarks.matmul_modes import run_mode
 
@@ -137,20 +137,6 @@ def start(process: str, arguments: argparse.Namespace, settings: Mapping[str, st
     failed = run_fresh(__file__, options, settings, log=arguments.out / f"{process}.log")
     if failed:  # the other pieces are worth having all the same
         print(f"{process} ended with {failed}", flush=True)
-
-
-def mode_file(out: Path, mode: str) -> Path:
-    return out / f"mode-{mode}.json"
-
-
-def judge_file(out: Path) -> Path:
-    return out / "judge.json"
-
-
-def load_modes(out: Path) -> dict[str, Any]:
-    return {
-        mode: json.loads(mode_file(out, mode).read_text("utf-8")) for mode in NAMED if mode_file(out, mode).exists()
-    }
 
 
 def load_judge(out: Path, modes: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -36,6 +36,21 @@ def run_fresh(script: str, options: Sequence[str], settings: Mapping[str, str], 
     return failed
 
 
+def mode_file(out: Path, mode: str) -> Path:
+    return out / f"mode-{mode}.json"
+
+
+def judge_file(out: Path) -> Path:
+    return out / "judge.json"
+
+
+def load_modes(out: Path, modes: Iterable[str]) -> dict[str, Any]:
+    """The pieces of these modes, as far as they are there."""
+    return {
+        mode: json.loads(mode_file(out, mode).read_text("utf-8")) for mode in modes if mode_file(out, mode).exists()
+    }
+
+
 def write(path: Path, value: Any) -> None:
     """Whole or not at all."""
     beside = path.with_suffix(".part")

@@ -23,7 +23,8 @@ from benchmarks.matmul_cases import (
     space_size,
     tiny,
 )
-from benchmarks.matmul_h200 import load_judge, load_modes, mode_file, summarise
+from benchmarks.matmul_h200 import load_judge, summarise
+from benchmarks.pieces import load_modes, mode_file
 from tests.support import ROOT, python
 
 from tileguard.learner.inductor.matmul_problems import Problem, problems
@@ -159,7 +160,7 @@ def test_a_judgement_is_of_the_pieces_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "judge.json").write_text(json.dumps(judged))
     for mode, found in modes.items():
         mode_file(tmp_path, mode).write_text(json.dumps(found))
-    assert load_judge(tmp_path, load_modes(tmp_path)) == judged
+    assert load_judge(tmp_path, load_modes(tmp_path, modes)) == judged
     del modes["default"]["products"][PRODUCTS[0].name]
     assert load_judge(tmp_path, modes) is None
 

@@ -5,25 +5,20 @@ Imports the standard library and nothing heavier.
 
 from __future__ import annotations
 
-import os
-import time as clock
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from tileguard.features.errors import InvalidInput, checked_choice, checked_int
+from tileguard.features.errors import checked_choice, checked_int
 
 from .records import (
     FAILURES,
     OK,
-    OUTCOMES,
     STATUSES,
     Judged,
     checked_proposers,
     checked_text,
-    checked_tiles,
     checked_time,
-    checked_winner,
     parsed,
 )
 
@@ -86,51 +81,26 @@ class ProductTile:
 class ProductRecord(Judged):
     """One matrix product to whose choices tiles were added: a batch of (m, k) times (k, n).
 
-    outcome: tuned, cached or failed. reason: why it failed, or why there was no race. winner: index into tiles of what
-    the host was told is fastest; it may yet take another, for a fusion's sake. host_us: the fastest of the host's own
-    choices in the same rounds as winner_us. bench_s: of the race alone. over_budget: the race was cut short. Else as
-    KernelRecord. Raises InvalidInput naming the field.
+    outcome: tuned, cached or failed. reason: why it failed, or why there was no race. winner: of what the host was told
+    is fastest; it may yet take another, for a fusion's sake. host_us: of the host's own choices. bench_s: of the race
+    alone. over_budget: the race was cut short.
     """
 
+    TILE: ClassVar[type[Any]] = ProductTile
     op: str
     batch: int
     m: int
     n: int
     k: int
     dtype: str
-    outcome: str
-    hardware: str | None = None
-    reason: str | None = None
-    verdict: str | None = None
-    verdict_detail: str = ""
-    select_us: float | None = None
-    tiles: tuple[ProductTile, ...] = ()
-    winner: int | None = None
-    host_us: float | None = None
-    winner_us: float | None = None
-    bench_s: float = 0.0
-    over_budget: bool = False
-    time: float = field(default_factory=clock.time)
-    pid: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        checked_choice("outcome", self.outcome, OUTCOMES)
-        for name in ("op", "dtype", "verdict_detail"):
+        for name in ("op", "dtype"):
             put(self, name, checked_text(name, getattr(self, name)))
-        for name in ("hardware", "reason", "verdict"):
-            if getattr(self, name) is not None:
-                put(self, name, checked_text(name, getattr(self, name)))
-        for name in ("batch", "m", "n", "k", "pid"):
+        for name in ("batch", "m", "n", "k"):
             put(self, name, checked_int(name, getattr(self, name), minimum=0))
-        if not isinstance(self.over_budget, bool):
-            raise InvalidInput("over_budget", self.over_budget, "true or false")
-        for name in ("select_us", "host_us", "winner_us"):
-            put(self, name, checked_time(name, getattr(self, name)))
-        for name in ("bench_s", "time"):
-            put(self, name, checked_time(name, getattr(self, name)) or 0.0)
-        put(self, "tiles", checked_tiles(self.tiles, ProductTile))
-        put(self, "winner", checked_winner(self.winner, len(self.tiles)))
+        Judged.__post_init__(self)  # super() would not find the class that slots made anew
 
     @property
     def kernel(self) -> str:
@@ -141,4 +111,4 @@ class ProductRecord(Judged):
 
 def parse_product(value: Mapping[str, Any]) -> ProductRecord:
     """The record of which `value` is the `to_dict`; see `parsed`."""
-    return parsed(ProductRecord, ProductTile, value)
+    return parsed(ProductRecord, value)

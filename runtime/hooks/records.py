@@ -11,7 +11,7 @@ import os
 import time as clock
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from tileguard.features.errors import InvalidInput, checked_choice, checked_int
 
@@ -24,7 +24,7 @@ STATUSES = (OK, *FAILURES, "over_budget", "not_compiled")
 TUNED, CACHED, UNTOUCHED, FAILED = "tuned", "cached", "untouched", "failed"
 OUTCOMES = (TUNED, CACHED, UNTOUCHED, FAILED)
 
-R = TypeVar("R")
+R = TypeVar("R", bound="Judged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,47 @@ class TileRecord:
         return self.status in FAILURES
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What follows from a record's tiles, winner and times, of whatever kind the record is."""
+    """What a record of either kind has of one tuning, and what follows from it.
 
-    __slots__ = ()
-    tiles: Sequence[Any]
-    winner: int | None
-    host_us: float | None
-    winner_us: float | None
+    reason: why it was left untouched or failed. verdict, verdict_detail: what the guard said of the model. winner: index
+    into tiles, which are all of the kind TILE. host_us: time of the fastest tile of the host's own list, in the same
+    rounds as winner_us. time: seconds since 1970. Raises InvalidInput naming the field.
+    """
+
+    TILE: ClassVar[type[Any]]
+    outcome: str
+    hardware: str | None = None
+    reason: str | None = None
+    verdict: str | None = None
+    verdict_detail: str = ""
+    select_us: float | None = None
+    tiles: tuple[Any, ...] = ()
+    winner: int | None = None
+    host_us: float | None = None
+    winner_us: float | None = None
+    bench_s: float = 0.0
+    over_budget: bool = False
+    time: float = field(default_factory=clock.time)
+    pid: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        checked_choice("outcome", self.outcome, OUTCOMES)
+        put(self, "verdict_detail", checked_text("verdict_detail", self.verdict_detail))
+        for name in ("hardware", "reason", "verdict"):
+            if getattr(self, name) is not None:
+                put(self, name, checked_text(name, getattr(self, name)))
+        if not isinstance(self.over_budget, bool):
+            raise InvalidInput("over_budget", self.over_budget, "true or false")
+        for name in ("select_us", "host_us", "winner_us"):
+            put(self, name, checked_time(name, getattr(self, name)))
+        for name in ("bench_s", "time"):
+            put(self, name, checked_time(name, getattr(self, name)) or 0.0)
+        put(self, "pid", checked_int("pid", self.pid, minimum=0))
+        put(self, "tiles", checked_tiles(self.tiles, self.TILE))
+        put(self, "winner", checked_winner(self.winner, len(self.tiles)))
 
     @property
     def winner_proposers(self) -> tuple[str, ...]:
@@ -98,73 +131,51 @@ class Judged:
         return sum(tile.failed for tile in self.tiles)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, then the derived figures; a log's line and a member of `Report.to_dict`."""
+        """Every field, what it is about first, then the derived figures; a log's line and a member of `Report.to_dict`."""
         derived = ("winner_proposers", "gain", "compiled", "failed")
-        return asdict(cast(Any, self)) | {name: getattr(self, name) for name in derived}
+        values, common = asdict(self), {one.name for one in fields(Judged)}
+        values = {name: values[name] for name in sorted(values, key=common.__contains__)}
+        return values | {name: getattr(self, name) for name in derived}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRecord(Judged):
     """One kernel that the host compiled.
 
-    kernel: its name; source: 16 characters of the name that its source file has, a hash of the source. xnumel, rnumel, dtype: None where
-    the hook did not get as far. reason: why it was left untouched or failed. verdict, verdict_detail: what the guard
-    said of the model. winner: index into tiles. host_us: time of the fastest tile of the host's own list, in the same
-    rounds as winner_us. over_budget: the budget ended before every tile was tried. time: seconds since 1970.
-    Raises InvalidInput naming the field.
+    kernel: its name; source: 16 characters of the name that its source file has, a hash of the source. xnumel, rnumel,
+    dtype: None where the hook did not get as far. over_budget: the budget ended before every tile was tried.
     """
 
+    TILE: ClassVar[type[Any]] = TileRecord
     kernel: str
     source: str
-    outcome: str
     xnumel: int | None = None
     rnumel: int | None = None
     dtype: str | None = None
     persistent: bool = False
-    hardware: str | None = None
-    reason: str | None = None
-    verdict: str | None = None
-    verdict_detail: str = ""
-    select_us: float | None = None
-    tiles: tuple[TileRecord, ...] = ()
-    winner: int | None = None
-    host_us: float | None = None
-    winner_us: float | None = None
     compile_s: float = 0.0
-    bench_s: float = 0.0
-    over_budget: bool = False
-    time: float = field(default_factory=clock.time)
-    pid: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        checked_choice("outcome", self.outcome, OUTCOMES)
-        for name in ("kernel", "source", "verdict_detail"):
+        for name in ("kernel", "source"):
             put(self, name, checked_text(name, getattr(self, name)))
-        for name in ("dtype", "hardware", "reason", "verdict"):
-            if getattr(self, name) is not None:
-                put(self, name, checked_text(name, getattr(self, name)))
+        if self.dtype is not None:
+            put(self, "dtype", checked_text("dtype", self.dtype))
         for name in ("xnumel", "rnumel"):
             if getattr(self, name) is not None:
                 put(self, name, checked_int(name, getattr(self, name), minimum=0))
-        for name in ("persistent", "over_budget"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidInput(name, getattr(self, name), "true or false")
-        for name in ("select_us", "host_us", "winner_us"):
-            put(self, name, checked_time(name, getattr(self, name)))
-        for name in ("compile_s", "bench_s", "time"):
-            put(self, name, checked_time(name, getattr(self, name)) or 0.0)
-        put(self, "pid", checked_int("pid", self.pid, minimum=0))
-        put(self, "tiles", checked_tiles(self.tiles, TileRecord))
-        put(self, "winner", checked_winner(self.winner, len(self.tiles)))
+        if not isinstance(self.persistent, bool):
+            raise InvalidInput("persistent", self.persistent, "true or false")
+        put(self, "compile_s", checked_time("compile_s", self.compile_s) or 0.0)
+        Judged.__post_init__(self)  # super() would not find the class that slots made anew
 
 
 def parse_kernel(value: Mapping[str, Any]) -> KernelRecord:
     """The record of which `value` is the `to_dict`; see `parsed`."""
-    return parsed(KernelRecord, TileRecord, value)
+    return parsed(KernelRecord, value)
 
 
-def parsed(kind: type[R], tile_kind: type[Any], value: Mapping[str, Any]) -> R:
+def parsed(kind: type[R], value: Mapping[str, Any]) -> R:
     """The record of a kind of which `value` is the `to_dict`; keys that are not fields are left alone.
 
     Raises InvalidInput naming the field, such as `tiles[2].xblock`.
@@ -175,7 +186,7 @@ def parsed(kind: type[R], tile_kind: type[Any], value: Mapping[str, Any]) -> R:
         try:
             if not isinstance(tile, Mapping):
                 raise InvalidInput("", tile, "an object")
-            tiles.append(tile_kind(**_facts(tile_kind, tile)))
+            tiles.append(kind.TILE(**_facts(kind.TILE, tile)))
         except InvalidInput as error:
             name = f"tiles[{place}].{error.field}".rstrip(".")
             raise InvalidInput(name, error.value, error.allowed) from None
