@@ -323,7 +323,7 @@ def arguments_of(choice: Any) -> tuple[str, dict[str, Any]]:
 
 def tile_of(choice: Any) -> tuple[int, ...] | None:
     """A plain tile as MatmulTile.sort_key has it, None of what has none."""
-    from tileguard.runtime.hooks.product_log import TILE_NAMES
+    from tileguard.runtime.hooks.matmul_log import TILE_NAMES
 
     if choice is None:
         return None

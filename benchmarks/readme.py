@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.readme_products import load, products_block, products_page
+from benchmarks.readme_matmul import load, products_block, products_page
 
 README = ROOT / "README.md"
 BEGIN, END = "<!-- results: written by benchmarks/readme.py -->", "<!-- end of results -->"

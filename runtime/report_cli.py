@@ -13,7 +13,7 @@ from tileguard.features.errors import checked_choice
 from tileguard.features.tiles import ReductionTile
 
 from .guard import Reason
-from .hooks.product_records import ProductRecord, ProductTile
+from .hooks.matmul_records import MatmulRecord, MatmulTileRecord
 from .hooks.records import CACHED, FAILED, TUNED, TileRecord
 from .hooks.report import Record, Report
 
@@ -110,7 +110,7 @@ def _cells(record: Record) -> dict[str, Text]:
 
 def _shape(record: Record) -> str:
     """Rows and length of a reduction; a product's sizes are in its name."""
-    return "" if isinstance(record, ProductRecord) else f"{_known(record.xnumel)} × {_known(record.rnumel)}"
+    return "" if isinstance(record, MatmulRecord) else f"{_known(record.xnumel)} × {_known(record.rnumel)}"
 
 
 def _tiles(record: Record) -> Text:
@@ -125,7 +125,7 @@ def _winner(record: Record) -> Text:
     return Text(_tile(record.tiles[record.winner]))
 
 
-def _tile(tile: TileRecord | ProductTile) -> str:
+def _tile(tile: TileRecord | MatmulTileRecord) -> str:
     """A tile's numbers; of another template than the plain one, such as ATen, its name."""
     if isinstance(tile, TileRecord):
         return str(ReductionTile(tile.xblock, tile.r0_block, tile.num_warps, tile.num_stages))

@@ -29,7 +29,7 @@ from tileguard.learner.workloads import cpu_workload
 from tileguard.runtime import cli, tune_cli
 from tileguard.runtime.devices.cpu import CpuDevice
 from tileguard.runtime.doctor import Finding
-from tileguard.runtime.hooks.report import KernelRecord, Log, ProductRecord, ProductTile, TileRecord
+from tileguard.runtime.hooks.report import KernelRecord, Log, MatmulRecord, MatmulTileRecord, TileRecord
 from tileguard.runtime.objective import AmortisedTime, RunTime
 from tileguard.runtime.selector import Selector, load_champion
 from tileguard.runtime.tuner import tune
@@ -323,9 +323,9 @@ def test_report_shows_matrix_products_beside_reductions(run: Run, tmp_path: Path
     path = tmp_path / "log.jsonl"
     log = Log(path)
     log.add(kernel_record())
-    aten = ProductTile(f"aten::{MARKUP}", None, None, None, None, None, None, ("host",), "ok", 20.0, 0.1, 20)
+    aten = MatmulTileRecord(f"aten::{MARKUP}", None, None, None, None, None, None, ("host",), "ok", 20.0, 0.1, 20)
     facts: dict[str, Any] = {"op": "mm", "batch": 1, "m": 512, "n": 1024, "k": 256, "dtype": "bf16", "outcome": "tuned"}
-    log.add(ProductRecord(**facts, tiles=(aten,), winner=0, host_us=20.0, winner_us=20.0))
+    log.add(MatmulRecord(**facts, tiles=(aten,), winner=0, host_us=20.0, winner_us=20.0))
     code, out, err = run("report", path)
     assert (code, err) == (0, "")
     for text in ("mm 512×1024×256", f"aten::{MARKUP}", "X4·R256·w8·s2", "1 of these are matrix products"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import readme, readme_products
+from benchmarks import readme, readme_matmul
 from benchmarks.matmul_cases import (
     EXHAUSTIVE,
     LONGEST_US,
@@ -168,13 +168,13 @@ def test_a_judgement_is_of_the_pieces_as_they_were(tmp_path: Path) -> None:
 def test_the_readme_has_the_figures_of_the_results_file() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = text.split(readme.MATMUL_BEGIN)[1].split(readme.MATMUL_END)[0]
-    assert shown.strip() == readme_products.products_block().strip()
-    assert readme.with_block(text, readme.MATMUL_BEGIN, readme_products.products_block(), readme.MATMUL_END) == text
+    assert shown.strip() == readme_matmul.products_block().strip()
+    assert readme.with_block(text, readme.MATMUL_BEGIN, readme_matmul.products_block(), readme.MATMUL_END) == text
 
 
 def test_figures_of_made_up_pieces_can_be_written() -> None:
     modes, judged = pieces(PRODUCTS[:3])
-    written = readme_products.matmul(summarise(PRODUCTS[:3], modes, judged, seed=1000))
+    written = readme_matmul.matmul(summarise(PRODUCTS[:3], modes, judged, seed=1000))
     assert "| max-autotune, ATen and Triton | 3 | 1.220 |" in written
     assert "nv_heuristics (not installed)" in written and "exhaustive after 1" in written
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.readme import BEGIN, BLOCKS, END
-from benchmarks.readme_products import load
+from benchmarks.readme_matmul import load
 from tests.support import python
 
 from tileguard.learner.corpus import read_corpus

@@ -28,8 +28,8 @@ from ..selector import DEFAULT_TOP_K, FORMULA, MODEL
 from . import process_log
 from .configs import Refused
 from .digests import model_digests
-from .product_log import SELECTED, TILE_NAMES, Selected, record_target
-from .product_race import ADDED, check_parameters, race_target
+from .matmul_log import SELECTED, TILE_NAMES, Selected, record_target
+from .matmul_race import ADDED, check_parameters, race_target
 from .telling import warn_once
 
 FINALIZE = "_finalize_template_configs"

@@ -24,7 +24,7 @@ STATUSES = (OK, *FAILURES, "over_budget", "not_compiled")
 TUNED, CACHED, UNTOUCHED, FAILED = "tuned", "cached", "untouched", "failed"
 OUTCOMES = (TUNED, CACHED, UNTOUCHED, FAILED)
 
-R = TypeVar("R", bound="Judged")
+R = TypeVar("R", bound="TuningRecord")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TileRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class TuningRecord:
     """What a record of either kind has of one tuning, and what follows from it.
 
     reason: why it was left untouched or failed. verdict, verdict_detail: what the guard said of the model. winner: index
@@ -133,13 +133,13 @@ class Judged:
     def to_dict(self) -> dict[str, Any]:
         """Every field, what it is about first, then the derived figures; a log's line and a member of `Report.to_dict`."""
         derived = ("winner_proposers", "gain", "compiled", "failed")
-        values, common = asdict(self), {one.name for one in fields(Judged)}
+        values, common = asdict(self), {one.name for one in fields(TuningRecord)}
         values = {name: values[name] for name in sorted(values, key=common.__contains__)}
         return values | {name: getattr(self, name) for name in derived}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRecord(Judged):
+class KernelRecord(TuningRecord):
     """One kernel that the host compiled.
 
     kernel: its name; source: 16 characters of the name that its source file has, a hash of the source. xnumel, rnumel,
@@ -167,7 +167,7 @@ class KernelRecord(Judged):
         if not isinstance(self.persistent, bool):
             raise InvalidInput("persistent", self.persistent, "true or false")
         put(self, "compile_s", checked_time("compile_s", self.compile_s) or 0.0)
-        Judged.__post_init__(self)  # super() would not find the class that slots made anew
+        TuningRecord.__post_init__(self)  # super() would not find the class that slots made anew
 
 
 def parse_kernel(value: Mapping[str, Any]) -> KernelRecord:

@@ -23,7 +23,7 @@ from typing import Any
 
 from tileguard.features.errors import InvalidInput, checked_choice
 
-from .product_records import ProductRecord, ProductTile, parse_product
+from .matmul_records import MatmulRecord, MatmulTileRecord, parse_product
 from .records import (
     FAILED,
     OUTCOMES,
@@ -38,12 +38,12 @@ from .records import (
 )
 
 __all__ = [
-    "KernelRecord", "Log", "ProductRecord", "ProductTile", "Record", "Report", "TileRecord", "Totals", "read_log",
+    "KernelRecord", "Log", "MatmulRecord", "MatmulTileRecord", "Record", "Report", "TileRecord", "Totals", "read_log",
 ]  # fmt: skip
 
 logger = logging.getLogger("tileguard")
 
-Record = KernelRecord | ProductRecord
+Record = KernelRecord | MatmulRecord
 
 _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Record]] = {"kernel": parse_kernel, "product": parse_product}
 """By the event of a log's line."""
@@ -158,7 +158,7 @@ class Log:
         with self._lock:
             self._records.append(record)
         if self.path is not None:
-            event = "product" if isinstance(record, ProductRecord) else "kernel"
+            event = "product" if isinstance(record, MatmulRecord) else "kernel"
             self._write(self.path, event, record.to_dict())
 
     def count_untouched(self, reason: str) -> None:
@@ -275,7 +275,7 @@ def _totals(records: Iterable[Record], untouched: Mapping[str, int]) -> Totals:
     winner_us = sum(r.winner_us or 0.0 for _, r in gains)
     return Totals(
         kernels={outcome: outcomes[outcome] for outcome in OUTCOMES},
-        products=sum(isinstance(r, ProductRecord) for r in records),
+        products=sum(isinstance(r, MatmulRecord) for r in records),
         untouched=_sorted(reasons),
         failures=_sorted(Counter(r.reason or "unknown" for r in records if r.outcome == FAILED)),
         verdicts=_sorted(Counter(r.verdict for r in records if r.verdict is not None)),

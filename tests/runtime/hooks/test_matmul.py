@@ -18,7 +18,7 @@ from tileguard.features.hardware import known_hardware
 from tileguard.features.kernels import MatmulKernel
 from tileguard.runtime.hooks.inductor import Settings
 from tileguard.runtime.hooks.matmul import MatmulSettings, matmul_settings
-from tileguard.runtime.hooks.product_log import TILE_NAMES
+from tileguard.runtime.hooks.matmul_log import TILE_NAMES
 from tileguard.runtime.matmul_tiles import MOST, matmul_lattice, planner_tiles
 
 from .matmul_host import PRODUCTS

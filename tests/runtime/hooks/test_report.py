@@ -23,7 +23,7 @@ from tests.support import python
 
 from tileguard.features.errors import InvalidInput
 from tileguard.runtime import report_cli, selector
-from tileguard.runtime.hooks.product_records import NUMBERS, ProductRecord, ProductTile
+from tileguard.runtime.hooks.matmul_records import NUMBERS, MatmulRecord, MatmulTileRecord
 from tileguard.runtime.hooks.records import FAILURES, OUTCOMES, PROPOSERS, STATUSES
 from tileguard.runtime.hooks.report import KernelRecord, Log, Report, TileRecord, read_log
 
@@ -60,15 +60,15 @@ def records(draw: st.DrawFn) -> KernelRecord:
 
 
 @st.composite
-def products(draw: st.DrawFn) -> ProductRecord:
+def products(draw: st.DrawFn) -> MatmulRecord:
     numbers = [st.none() | st.integers(0, 1 << 20) for _ in NUMBERS]
     who = st.lists(st.sampled_from(PROPOSERS), max_size=4).map(tuple)
     text, size = st.text(st.characters(), max_size=20), st.integers(0, 1 << 40)
     choice = st.builds(
-        ProductTile, text, *numbers, who, st.sampled_from(STATUSES), TIMES, TIMES, st.integers(0, 100)
+        MatmulTileRecord, text, *numbers, who, st.sampled_from(STATUSES), TIMES, TIMES, st.integers(0, 100)
     )  # fmt: skip
     tiles = tuple(draw(st.lists(choice, max_size=4)))
-    return ProductRecord(
+    return MatmulRecord(
         op=draw(text), batch=draw(size), m=draw(size), n=draw(size), k=draw(size), dtype=draw(text),
         outcome=draw(st.sampled_from(OUTCOMES)), hardware=draw(st.none() | text), reason=draw(st.none() | text),
         verdict=draw(st.none() | text), verdict_detail=draw(text), select_us=draw(TIMES), tiles=tiles,
@@ -100,19 +100,19 @@ def kept(**changes: Any) -> KernelRecord:
     return record(winner=0, host_us=100.0, winner_us=100.0, over_budget=False, **changes)
 
 
-ATEN = ProductTile("aten::mm", None, None, None, None, None, None, ("host",), "ok", 30.0, 0.1, 20)
-PLANNED = ProductTile("triton::mm", 128, 64, 32, 4, 3, 8, ("formula",), "ok", 20.0, 0.1, 20)
-BROKEN = ProductTile("triton::mm", 256, 64, 32, 4, 3, 8, ("model",), "launch_error")
+ATEN = MatmulTileRecord("aten::mm", None, None, None, None, None, None, ("host",), "ok", 30.0, 0.1, 20)
+PLANNED = MatmulTileRecord("triton::mm", 128, 64, 32, 4, 3, 8, ("formula",), "ok", 20.0, 0.1, 20)
+BROKEN = MatmulTileRecord("triton::mm", 256, 64, 32, 4, 3, 8, ("model",), "launch_error")
 
 
-def product(**changes: Any) -> ProductRecord:
+def product(**changes: Any) -> MatmulRecord:
     """A tuned product whose winner the planner proposed, 1.5 times as fast as ATen."""
     facts: dict[str, Any] = {
         "op": "mm", "batch": 1, "m": 512, "n": 1024, "k": 256, "dtype": "bf16", "outcome": "tuned",
         "hardware": "h200", "verdict": "trust", "tiles": (ATEN, PLANNED, BROKEN), "winner": 1, "host_us": 30.0,
         "winner_us": 20.0, "bench_s": 0.25, "time": 1.7e9, "pid": 77,
     }  # fmt: skip
-    return ProductRecord(**facts | changes)
+    return MatmulRecord(**facts | changes)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def path(tmp_path: Path) -> Path:
 
 @given(records() | products())
 def test_a_record_survives_its_way_through_a_log(
-    tmp_path_factory: pytest.TempPathFactory, one: KernelRecord | ProductRecord
+    tmp_path_factory: pytest.TempPathFactory, one: KernelRecord | MatmulRecord
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "round-trip.jsonl"
     path.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from typing import Any
 from ..matmul_selector import MatmulSet
 from ..selector import HOST
 from . import process_log
-from .product_records import (
+from .matmul_records import (
     CACHE,
     COLLECTIVE,
     FAR,
@@ -29,8 +29,8 @@ from .product_records import (
     RACE_ERROR,
     SUBPROCESS,
     UNTIMED,
-    ProductRecord,
-    ProductTile,
+    MatmulRecord,
+    MatmulTileRecord,
 )
 from .race import RaceResult
 from .records import CACHED, FAILED, OK, TUNED
@@ -150,7 +150,7 @@ def selected_of(choices: Any) -> Selected | None:
 
 def product_record(
     selected: Selected, choices: Sequence[Any], timings: Mapping[Any, float] | None, seen: Timing
-) -> ProductRecord:
+) -> MatmulRecord:
     """The record of one product. choices: all of the host's list and the added; timings: what the host takes the least
     of, in ms, infinite for a choice that failed; None where it does not know them yet, empty where it raised."""
     outcome, reason = _outcome(timings, seen)
@@ -170,7 +170,7 @@ def product_record(
         host_us = winner_us  # what was added is far behind: the host's choice is what it would have been
     chosen = selected.chosen
     kernel = chosen.kernel
-    return ProductRecord(
+    return MatmulRecord(
         op=selected.op, batch=kernel.batch, m=kernel.m, n=kernel.n, k=kernel.k, dtype=kernel.dtype,
         hardware=chosen.hardware, outcome=outcome, reason=reason, verdict=str(chosen.verdict.reason),
         verdict_detail=chosen.verdict.detail, select_us=chosen.times.total_us, tiles=tuple(tiles), winner=best,
@@ -209,7 +209,7 @@ def _outcome(timings: Mapping[Any, float] | None, seen: Timing) -> tuple[str, st
 
 def _tiles(
     selected: Selected, choices: Sequence[Any], times: Mapping[Any, float], seen: Timing, result: RaceResult | None
-) -> list[ProductTile]:
+) -> list[MatmulTileRecord]:
     """Of the choices in their order, then those of the set that the host has no choice of (pruned, or without source)."""
     place = {id(choice): i for i, choice in enumerate(seen.raced)}
     proposers = _proposers(selected.chosen)
@@ -231,9 +231,9 @@ def _tiles(
     return tiles + [_tile(plain, numbers, who, "not_compiled") for numbers, who in left]
 
 
-def _tile(template: str, numbers: Numbers, proposers: tuple[str, ...], status: str, **times: Any) -> ProductTile:
+def _tile(template: str, numbers: Numbers, proposers: tuple[str, ...], status: str, **times: Any) -> MatmulTileRecord:
     named: dict[str, Any] = dict(zip(NUMBERS, numbers, strict=True))
-    return ProductTile(template=template, **named, proposers=proposers, status=status, **times)
+    return MatmulTileRecord(template=template, **named, proposers=proposers, status=status, **times)
 
 
 def _proposers(chosen: MatmulSet) -> dict[Numbers, tuple[str, ...]]:

@@ -19,8 +19,8 @@ from typing import Any
 
 from . import process_log
 from .locks import ForkLock
-from .product_log import Timing, is_recorded, timing
-from .product_records import FAR, RACE_ERROR, UNTIMED
+from .matmul_log import Timing, is_recorded, timing
+from .matmul_records import FAR, RACE_ERROR, UNTIMED
 from .race import Measure, RaceResult, race
 from .telling import warn_once
 

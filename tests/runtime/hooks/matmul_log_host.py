@@ -32,8 +32,8 @@ def main(folder: Path) -> None:
 
     fakegpu.install()
     tileguard: Any = importlib.import_module("tileguard")
-    race: Any = importlib.import_module("tileguard.runtime.hooks.product_race")
-    log: Any = importlib.import_module("tileguard.runtime.hooks.product_log")
+    race: Any = importlib.import_module("tileguard.runtime.hooks.matmul_race")
+    log: Any = importlib.import_module("tileguard.runtime.hooks.matmul_log")
     select: Any = importlib.import_module("torch._inductor.select_algorithm")
     kind, original = select.AlgorithmSelectorCache, vars(select.AlgorithmSelectorCache)["do_autotuning"]
     found: dict[str, Any] = {}
@@ -85,7 +85,7 @@ def main(folder: Path) -> None:
 def made_up(times: Mapping[str, float]) -> Iterator[None]:
     """Choices take so long, and are neither compiled nor launched."""
     select: Any = importlib.import_module("torch._inductor.select_algorithm")
-    race: Any = importlib.import_module("tileguard.runtime.hooks.product_race")
+    race: Any = importlib.import_module("tileguard.runtime.hooks.matmul_race")
     benchmarking: Any = importlib.import_module("torch._inductor.runtime.benchmarking")
     torch: Any = importlib.import_module("torch")
     kind, benchmarker = select.AlgorithmSelectorCache, benchmarking.benchmarker

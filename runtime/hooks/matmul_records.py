@@ -15,7 +15,7 @@ from .records import (
     FAILURES,
     OK,
     STATUSES,
-    Judged,
+    TuningRecord,
     checked_proposers,
     checked_text,
     checked_time,
@@ -35,7 +35,7 @@ RACE_ERROR, NO_CHOICE = "matmul_race_error", "matmul_no_choice"
 
 
 @dataclass(frozen=True, slots=True)
-class ProductTile:
+class MatmulTileRecord:
     """One choice of a product's list. Of ATen and other templates, which the host proposed, some numbers or all are None.
 
     us: what the host was told, from so many rounds of the race (reps); with reps 0, what the host found by timing it
@@ -78,7 +78,7 @@ class ProductTile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProductRecord(Judged):
+class MatmulRecord(TuningRecord):
     """One matrix product to whose choices tiles were added: a batch of (m, k) times (k, n).
 
     outcome: tuned, cached or failed. reason: why it failed, or why there was no race. winner: of what the host was told
@@ -86,7 +86,7 @@ class ProductRecord(Judged):
     alone. over_budget: the race was cut short.
     """
 
-    TILE: ClassVar[type[Any]] = ProductTile
+    TILE: ClassVar[type[Any]] = MatmulTileRecord
     op: str
     batch: int
     m: int
@@ -100,7 +100,7 @@ class ProductRecord(Judged):
             put(self, name, checked_text(name, getattr(self, name)))
         for name in ("batch", "m", "n", "k"):
             put(self, name, checked_int(name, getattr(self, name), minimum=0))
-        Judged.__post_init__(self)  # super() would not find the class that slots made anew
+        TuningRecord.__post_init__(self)  # super() would not find the class that slots made anew
 
     @property
     def kernel(self) -> str:
@@ -109,6 +109,6 @@ class ProductRecord(Judged):
         return f"{self.op} {'×'.join(map(str, sizes))}"
 
 
-def parse_product(value: Mapping[str, Any]) -> ProductRecord:
+def parse_product(value: Mapping[str, Any]) -> MatmulRecord:
     """The record of which `value` is the `to_dict`; see `parsed`."""
-    return parsed(ProductRecord, value)
+    return parsed(MatmulRecord, value)

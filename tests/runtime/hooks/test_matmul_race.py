@@ -18,10 +18,10 @@ pytest.importorskip("triton")
 from torch._inductor.runtime.benchmarking import benchmarker
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
-from tileguard.runtime.hooks import process_log, product_race
+from tileguard.runtime.hooks import matmul_race, process_log
+from tileguard.runtime.hooks.matmul_log import Timing
+from tileguard.runtime.hooks.matmul_race import ADDED, race_target, raced, run_of, told
 from tileguard.runtime.hooks.patches import Patches
-from tileguard.runtime.hooks.product_log import Timing
-from tileguard.runtime.hooks.product_race import ADDED, race_target, raced, run_of, told
 from tileguard.runtime.hooks.race import Measure, RaceResult
 
 
@@ -61,7 +61,7 @@ def winner(timings: dict[Any, float]) -> Any:
 def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[Any, float]]]:
     """The host's own `benchmark_choices`, with the race on top of it."""
     monkeypatch.setattr(benchmarker, "benchmark_gpu", lambda run, **kwargs: run().host_ms)
-    monkeypatch.setattr(product_race, "measured", true_times)
+    monkeypatch.setattr(matmul_race, "measured", true_times)
     patches = Patches()
 
     def run(*choices: Choice, active: bool = True, **more: Any) -> dict[Any, float]:
@@ -121,7 +121,7 @@ def test_a_race_that_fails_leaves_the_hosts_timings(
     host, ours = Choice(0.016, 13.9), Choice(0.015, 19.9, added=True)
     for name in ("measured", "run_of"):
         with monkeypatch.context() as patched:
-            patched.setattr(product_race, name, fail)
+            patched.setattr(matmul_race, name, fail)
             before = dict(process_log.report().untouched)
             assert timed(host, ours) == {host: 0.016, ours: 0.015}
             after = dict(process_log.report().untouched)
@@ -271,6 +271,6 @@ def test_the_race_is_inside_the_lock_of_the_hosts_timings(
         return true_times(runs, host)
 
     monkeypatch.setattr(benchmarking, "maybe_gpu_benchmark_lock", lock, raising=False)
-    monkeypatch.setattr(product_race, "measured", measured)
+    monkeypatch.setattr(matmul_race, "measured", measured)
     timed(Choice(0.016, 13.9), Choice(0.015, 19.9, added=True))
     assert (inside, locked) == ([True], False)

@@ -1,4 +1,4 @@
-"""Records of extended matrix products: from the real Inductor on a GPU that is not there (product_host.py), and made up."""
+"""Records of extended matrix products: from the real Inductor on a GPU that is not there (matmul_log_host.py), and made up."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import pytest
 from tests.support import ROOT
 
 from tileguard.features.kernels import MatmulKernel
-from tileguard.runtime.hooks import process_log, product_log
-from tileguard.runtime.hooks.product_log import SELECTED, TILE_NAMES, Selected, timing, wrap
-from tileguard.runtime.hooks.product_records import NUMBERS, ProductRecord
+from tileguard.runtime.hooks import matmul_log, process_log
+from tileguard.runtime.hooks.matmul_log import SELECTED, TILE_NAMES, Selected, timing, wrap
+from tileguard.runtime.hooks.matmul_records import NUMBERS, MatmulRecord
 from tileguard.runtime.hooks.race import RaceResult
 from tileguard.runtime.hooks.report import Log, read_log
 from tileguard.runtime.matmul_selector import MatmulSelector, MatmulSet
 
 from .matmul_host import PRODUCTS
-from .product_host import LAUNCH_US, LOSING, SLOW, TIMES
+from .matmul_log_host import LAUNCH_US, LOSING, SLOW, TIMES
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None and importlib.util.find_spec("triton") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch and triton")
@@ -35,7 +35,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     cache, logs = tmp_path_factory.mktemp("products"), tmp_path_factory.mktemp("logs")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TMPDIR": str(cache)}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.runtime.hooks.product_host", str(logs)],
+        [sys.executable, "-m", "tests.runtime.hooks.matmul_log_host", str(logs)],
         capture_output=True, text=True, cwd=ROOT, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -184,9 +184,9 @@ def three() -> tuple[Selected, list[Any]]:
     ]  # fmt: skip
 
 
-def only(log: Log) -> ProductRecord:
+def only(log: Log) -> MatmulRecord:
     (one,) = log.report().records
-    assert isinstance(one, ProductRecord)
+    assert isinstance(one, MatmulRecord)
     return one
 
 
@@ -257,7 +257,7 @@ def test_what_the_host_raises_is_raised_and_an_interrupt_is_no_record(log: Log) 
             autotuned(choices, timed)
         assert caught.value is error
         assert len(log.report().records) == records
-    assert not product_log.is_recorded()
+    assert not matmul_log.is_recorded()
 
 
 def test_a_product_within_anothers_timing_does_not_speak_for_it(log: Log) -> None:
@@ -271,7 +271,7 @@ def test_a_product_within_anothers_timing_does_not_speak_for_it(log: Log) -> Non
 
     def timed() -> Any:
         autotuned(plain[:2], inner)
-        assert product_log.is_recorded()
+        assert matmul_log.is_recorded()
         return dict.fromkeys(outer, 0.01)
 
     autotuned(outer, timed)
