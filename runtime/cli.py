@@ -129,7 +129,8 @@ def report_command(
     sort: Annotated[str, typer.Option(help=", ".join(ORDERS))] = "gain",
     as_json: Json = False,
 ) -> None:
-    """What happened in a compiler: per kernel the tiles, the winner and its gain over the host's own choice; the sums."""
+    """What happened in a compiler: per kernel and product the tiles, the winner, its gain over the host's own choice; the
+    sums."""
     report = read_log(log)
     most = None if top is None else checked_int("top", top, minimum=1)
     records = ordered(report.records, sort)
