@@ -36,7 +36,6 @@ class Blocks:
     threads: FloatArray
     log_threads: FloatArray
     per_thread: FloatArray
-    log_per_thread: FloatArray
 
 
 def blocks(tiles: Sequence[ReductionTile], hardware: HardwareSpec) -> Blocks:
@@ -83,7 +82,7 @@ def _of_columns(columns: IntArray, most: int, warp_size: int) -> Blocks:
     log_sides = np.log2(sides)
     return Blocks(
         sides, log_sides, (columns[1] & (columns[1] - 1)) == 0, size, log_sides[0] + log_sides[1], stages,
-        np.log2(warps), threads, np.log2(threads), per_thread, np.log2(per_thread),
+        np.log2(warps), threads, np.log2(threads), per_thread,
     )  # fmt: skip
 
 

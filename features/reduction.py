@@ -35,17 +35,12 @@ TILE_FEATURES = (
     "log2_tile_bytes", "onchip_share", "log2_contiguous_bytes",
     "log2_programs", "log2_programs_per_core", "n_wave", "rho", "wave_efficiency",
     "log2_warps", "log2_elems_per_thread", "log2_bytes_per_thread",
-    "log2_contiguous_threads", "log2_vector_bytes", "log2_vectors_per_thread",
-    "log2_reduce_threads", "log2_rows_of_threads", "log2_serial",
 )  # fmt: skip
 
 REDUCTION_SCHEMA = FeatureSchema(
-    "reduction", 3, KERNEL_FEATURES + CODE_FEATURES + TILE_FEATURES + ACCESS_FEATURES + PLACEMENT_FEATURES
+    "reduction", 4, KERNEL_FEATURES + CODE_FEATURES + TILE_FEATURES + ACCESS_FEATURES + PLACEMENT_FEATURES
 )
 """The order of the columns that `reduction_features` returns."""
-
-MAX_VECTOR_BYTES = 16
-"""A thread's widest load, where the contiguous extent is aligned."""
 
 _CAP = float(1 << 20)
 """Counts above this are one case: the grid is far larger than the machine."""
@@ -59,7 +54,7 @@ def reduction_features(kernel: ReductionKernel, tiles: Sequence[ReductionTile], 
     """
     shaped = blocks(tiles, hardware)
     pieces = cut(kernel, shaped, hardware)
-    columns = _shape_columns(kernel, shaped, pieces, hardware) | _thread_columns(kernel, shaped, pieces)
+    columns = _tile_columns(kernel, shaped, pieces, hardware)
     code = kernel.code or assumed_code(kernel)
     constant = kernel_features(kernel) + code_columns(kernel, code)
     held = occupancy(kernel, code, shaped, hardware)
@@ -86,11 +81,11 @@ def kernel_features(kernel: ReductionKernel) -> list[float]:
     ]  # fmt: skip
 
 
-def _shape_columns(
+def _tile_columns(
     kernel: ReductionKernel, tiles: Blocks, pieces: Cut, hardware: HardwareSpec
 ) -> dict[str, npt.NDArray[Any]]:
-    """What follows from block sizes and numels: fit, padding, waves, the distance to the formula's anchor."""
-    centre = anchor(kernel)
+    """What follows from block sizes, warps and numels: fit, padding, waves, the distance to the formula's anchor."""
+    centre, log_bytes = anchor(kernel), math.log2(kernel.total_bytes)
     log_px, log_pr = math.log2(centre.x), math.log2(centre.r)
     log_x, log_r = tiles.log_sides
     x_over_numel, r_over_numel = tiles.log_sides - ((math.log2(kernel.xnumel),), (math.log2(kernel.rnumel),))
@@ -99,6 +94,7 @@ def _shape_columns(
     x_covers, r_covers = tiles.sides >= pieces.numels
     log_programs, log_trips = np.log2(pieces.counts)
     dist_px, dist_pr = tiles.log_sides - ((log_px,), (log_pr,))
+    log_per_thread = tiles.log_size - tiles.log_threads
     return {
         "log2_xblock": log_x,
         "log2_r0_block": log_r,
@@ -119,7 +115,7 @@ def _shape_columns(
         "dist_px": dist_px,
         "dist_pr": dist_pr,
         "dist_tile": tiles.log_size - log_px - log_pr,
-        "log2_tile_bytes": tiles.log_size + math.log2(kernel.total_bytes),
+        "log2_tile_bytes": tiles.log_size + log_bytes,
         "onchip_share": tiles.size * (kernel.total_bytes * hardware.onchip_overhead / hardware.onchip_bytes),
         "log2_contiguous_bytes": np.log2(pieces.inside[int(kernel.inner)] * dtype_bytes(kernel.dtype)),
         "log2_programs": log_programs,
@@ -127,35 +123,9 @@ def _shape_columns(
         "n_wave": np.minimum(pieces.n_wave, _CAP),
         "rho": pieces.rho,
         "wave_efficiency": pieces.counts[0] / (pieces.n_wave * hardware.cores),
-    }
-
-
-def _thread_columns(kernel: ReductionKernel, tiles: Blocks, pieces: Cut) -> dict[str, npt.NDArray[Any]]:
-    """What follows from how threads share a tile: vector loads, the reduction tree.
-
-    Triton deals a tile to threads along the contiguous axis first, a vector each; what threads remain go along the
-    other axis. Threads that share one output must exchange partial results, through shared memory between warps.
-    """
-    elem_bytes = dtype_bytes(kernel.dtype)
-    inner = int(kernel.inner)
-    contiguous, other = tiles.sides[inner], tiles.sides[1 - inner]
-    widest = min(max(MAX_VECTOR_BYTES // elem_bytes, 1), _alignment(kernel))
-    vector = np.minimum(np.minimum(contiguous, widest), np.floor(tiles.per_thread))
-    # Neither quotient is below 1: a vector is no longer than the block's side, and no more threads go along it than are.
-    along = np.minimum(np.floor(contiguous / vector), tiles.threads)
-    across = np.minimum(np.floor(tiles.threads / along), other)
-    reduce_threads, rows = (along, across) if kernel.inner else (across, along)
-    serial = pieces.counts[1] * np.floor(tiles.sides[1] / reduce_threads)
-    return {
         "log2_warps": tiles.log_warps,
-        "log2_elems_per_thread": tiles.log_size - tiles.log_threads,
-        "log2_bytes_per_thread": tiles.log_size - tiles.log_threads + math.log2(kernel.total_bytes),
-        "log2_contiguous_threads": np.minimum(tiles.log_sides[inner], tiles.log_threads),
-        "log2_vector_bytes": np.log2(vector * elem_bytes),
-        "log2_vectors_per_thread": tiles.log_per_thread - np.log2(vector),
-        "log2_reduce_threads": np.log2(reduce_threads),
-        "log2_rows_of_threads": np.log2(rows),
-        "log2_serial": np.log2(serial),
+        "log2_elems_per_thread": log_per_thread,
+        "log2_bytes_per_thread": log_per_thread + log_bytes,
     }
 
 

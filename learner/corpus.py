@@ -70,7 +70,7 @@ class Sweep(Generic[K, T]):
         """Indices of the tiles that were tried, failures included; not those that only a host's list names."""
         return tuple(i for i, status in enumerate(self.status) if status != NOT_MEASURED)
 
-    @property
+    @cached_property
     def best_us(self) -> float:
         """Time of the fastest measured tile, in µs."""
         return float(np.nanmin(self.us))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,32 +67,46 @@ class Evaluation:
 
     def slowdown(self, selector: str) -> npt.NDArray[np.float64]:
         """float64[kernels]: best time in the set ÷ dense best; +inf for a set without a measured tile."""
-        pairs = zip(self.corpus.sweeps, self.sets[selector], strict=True)
-        return np.array([set_slowdown(sweep, candidates) for sweep, candidates in pairs])
+        if selector not in self._slowdowns:
+            pairs = zip(self.corpus.sweeps, self.sets[selector], strict=True)
+            self._slowdowns[selector] = np.array([set_slowdown(sweep, candidates) for sweep, candidates in pairs])
+        return self._slowdowns[selector]
 
     def summary(self, selector: str, indices: Sequence[int] | None = None) -> dict[str, Any]:
         """The measures of design §4 for one selector, over all kernels or those at `indices`."""
         where = list(range(len(self.corpus.sweeps))) if indices is None else list(indices)
-        sweeps = [self.corpus.sweeps[i] for i in where]
-        sets = [self.sets[selector][i] for i in where]
         slowdown = self.slowdown(selector)[where]
-        n_pred = np.array([len(candidates) for candidates in sets])
-        sides = self.corpus.schema.sides
-        chosen = sum(sweep.best_us * s for sweep, s in zip(sweeps, slowdown, strict=True))
+        n_pred = np.array([len(self.sets[selector][i]) for i in where])
+        best = np.array([self.corpus.sweeps[i].best_us for i in where])
         return {
             **tiers(slowdown),
             "geomean": float(np.exp(np.log(slowdown).mean())),
             "p5": float(np.percentile(1 / slowdown, 5)),
             "p95": float(np.percentile(slowdown, 95, method="higher")),
             "worst": float(slowdown.max()),
-            "time_weighted": float(chosen / sum(sweep.best_us for sweep in sweeps)),
+            "time_weighted": float((best * slowdown).sum() / best.sum()),
             "n_pred_mean": float(n_pred.mean()),
             "n_pred_p95": float(np.percentile(n_pred, 95)),
             "set_mean": float(np.mean([self.sizes[selector][i] for i in where])),
             "set_p95": float(np.percentile([self.sizes[selector][i] for i in where], 95)),
-            "snap1": snap(sweeps, sets, slowdown, factor=1.0, sides=sides),
-            "snap2": snap(sweeps, sets, slowdown, factor=2.0, sides=sides),
+            "snap1": snap(self._hits(selector, 1.0)[where], slowdown),
+            "snap2": snap(self._hits(selector, 2.0)[where], slowdown),
         }
+
+    @cached_property
+    def _slowdowns(self) -> dict[str, npt.NDArray[np.float64]]:
+        return {}
+
+    @cached_property
+    def _known_hits(self) -> dict[tuple[str, float], npt.NDArray[np.bool_]]:
+        return {}
+
+    def _hits(self, selector: str, factor: float) -> npt.NDArray[np.bool_]:
+        """bool[kernels], worked out once: tables by family and regime ask for parts of it many times."""
+        if (selector, factor) not in self._known_hits:
+            found = hits(self.corpus.sweeps, self.sets[selector], factor=factor, sides=self.corpus.schema.sides)
+            self._known_hits[selector, factor] = found
+        return self._known_hits[selector, factor]
 
     def loses(self, selector: str, other: str) -> float:
         """Share of kernels on which `selector` is over 2 % slower than `other`."""
@@ -251,22 +266,25 @@ def tiers(slowdown: npt.NDArray[np.float64]) -> dict[str, float]:
     }
 
 
-def snap(
+def snap(hit: npt.NDArray[np.bool_], slowdown: npt.NDArray[np.float64]) -> dict[str, float]:
+    """The RFC's snap-eval (§3.3, §4) of what `hits` found: a hit counts as the winner's own time, a miss as the measured
+    slowdown."""
+    return {"hit": float(hit.mean()), **tiers(np.where(hit, 1.0, slowdown))}
+
+
+def hits(
     sweeps: Sequence[KernelSweep],
     sets: Sequence[Candidates],
-    slowdown: npt.NDArray[np.float64],
     *,
     factor: float,
     sides: Sequence[str] = REDUCTION_CORPUS.sides,
-) -> dict[str, float]:
-    """The RFC's snap-eval (§3.3, §4): `hit` is the share of kernels whose set holds the winner (factor 1: that very
-    tile; factor 2: a tile within twice or half of it in all block sizes, `sides`). A hit counts as the winner's own time, a
-    miss as the measured slowdown."""
-    hits = np.array([_hits(sweep, candidates, factor, sides) for sweep, candidates in zip(sweeps, sets, strict=True)])
-    return {"hit": float(hits.mean()), **tiers(np.where(hits, 1.0, slowdown))}
+) -> npt.NDArray[np.bool_]:
+    """bool[kernels]: whether the set holds the winner (factor 1: that very tile; factor 2: a tile within twice or half of
+    it in all block sizes, `sides`)."""
+    return np.array([_hit(sweep, candidates, factor, sides) for sweep, candidates in zip(sweeps, sets, strict=True)])
 
 
-def _hits(sweep: KernelSweep, candidates: Candidates, factor: float, sides: Sequence[str]) -> bool:
+def _hit(sweep: KernelSweep, candidates: Candidates, factor: float, sides: Sequence[str]) -> bool:
     best = int(np.argmin(sweep.slowdown))
     if factor <= 1.0:
         return best in candidates

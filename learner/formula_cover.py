@@ -94,12 +94,14 @@ class _State:
         self.place = np.full(shape, -1, dtype=np.int64)
         slowdown = np.full(shape, np.inf)
         for row, sweep in enumerate(one.sweeps):
-            numbers: dict[object, int] = {}
+            # Several offsets may mean one tile, then the same object: told apart sooner than by what they hold.
+            known: dict[int, tuple[int, float]] = {}
             for column, tile in enumerate(placed(one.rule, sweep.kernel, hardware)):
                 if tile is not None:
-                    self.place[row, column] = numbers.setdefault(tile, len(numbers))
-                    if (index := sweep.index.get(tile)) is not None:
-                        slowdown[row, column] = sweep.slowdown[index]
+                    if id(tile) not in known:
+                        index = sweep.index.get(tile)
+                        known[id(tile)] = len(known), np.inf if index is None else float(sweep.slowdown[index])
+                    self.place[row, column], slowdown[row, column] = known[id(tile)]
         self.worth = worth(slowdown)
         self.held = np.zeros(len(one.sweeps))
 

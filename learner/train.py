@@ -6,6 +6,7 @@ import importlib.metadata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,8 @@ OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
     """Hyper-parameters; the defaults were searched by benchmarks/search_h200.py, on a smaller corpus and fewer features,
-    and rounds and diversity again on this one, over four ways of dealing families to folds, the reported one among them.
+    and rounds, leaves and diversity again on this one, over three ways of dealing families to folds, the reported one
+    among them.
 
     objective: lambdarank, rank_xendcg, or regression of the slowdown's logarithm. `diversity` is not LightGBM's: it is
     how the k tiles are picked (runtime/choose.py). without: features that the model may not use. fold_seed: shuffles
@@ -107,9 +109,19 @@ class Fold:
 
 
 def design_matrix(corpus: Corpus, hardware: HardwareSpec, indices: Iterable[int]) -> list[FloatArray]:
-    """One float64[n_tiles, d] a sweep, in the order of `indices`."""
+    """One float64[n_tiles, d] a sweep, in the order of `indices`; not to be written to: folds share them."""
     rows = feature_space(hardware, corpus.family).rows
-    return [rows(sweep.kernel, sweep.tiles, calls_of(sweep)) for sweep in (corpus.sweeps[i] for i in indices)]
+    matrices = []
+    for sweep in (corpus.sweeps[i] for i in indices):
+        known = _matrices.setdefault(sweep, {})
+        if hardware not in known:
+            known[hardware] = rows(sweep.kernel, sweep.tiles, calls_of(sweep))
+        matrices.append(known[hardware])
+    return matrices
+
+
+_matrices: WeakKeyDictionary[KernelSweep, dict[HardwareSpec, FloatArray]] = WeakKeyDictionary()
+"""Worked out once a sweep, and as long as it lives: a training asks for each a dozen times."""
 
 
 def training_corpus(corpus: Corpus, indices: Iterable[int], config: TrainConfig) -> Corpus:

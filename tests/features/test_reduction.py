@@ -93,7 +93,7 @@ def test_a_row_on_h200_is_the_one_counted_by_hand() -> None:
         "log2_programs_per_core": math.log2(25 / 132), "n_wave": 1, "rho": 25 / 132, "wave_efficiency": 25 / 132,
         "log2_trips": 2, "x_padding": 1.0, "r_padding": 1.024,
         "work_padding": 1.024, "log2_tile_bytes": 13, "onchip_share": 8192 / (227 * 1024),
-        "log2_contiguous_bytes": 9, "log2_contiguous_threads": 7, "r0_block_is_pow2": 1, "x_divides": 1,
+        "log2_contiguous_bytes": 9, "r0_block_is_pow2": 1, "x_divides": 1,
         "r_divides": 0, "x_covers": 0, "r_covers": 0, "log2_r0_over_rnumel": math.log2(0.256),
         "log2_xblock_over_xnumel": math.log2(0.04),
         # split = 2^(-2.06 + 0.59 log2(0.1)) = 0.0616; pX = round2(√(2048 split) = 11.2) = 8, pR = round2(182) = 256.
@@ -110,7 +110,7 @@ def test_a_row_on_ascend_is_the_one_counted_by_hand() -> None:
     expected = {
         "log2_warps": 0, "log2_programs": 4, "n_wave": 1, "rho": 0.4, "wave_efficiency": 0.4, "code_resident_blocks": 1,
         "log2_trips": math.log2(392), "r_divides": 1, "log2_tile_bytes": math.log2(4096 * 28),
-        "onchip_share": 4096 * 28 * 2 / (192 * 1024), "log2_contiguous_bytes": 4, "log2_contiguous_threads": 0,
+        "onchip_share": 4096 * 28 * 2 / (192 * 1024), "log2_contiguous_bytes": 4,
         "dist_px": 2 - 2, "dist_pr": 10 - 11,  # the middle of the HOLE grid is X4, R2048
     }  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-12)

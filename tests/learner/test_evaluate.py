@@ -24,6 +24,7 @@ from tileguard.learner.evaluate import (
     by_regime,
     curve,
     evaluate,
+    hits,
     set_slowdown,
     snap,
     tiers,
@@ -101,7 +102,7 @@ def test_a_snap_needs_the_winner_itself_or_a_neighbour_within_a_factor_of_two_on
     (sweep,) = read_corpus(tmp_path / "c.parquet").sweeps
 
     def hit(candidates: tuple[int, ...], factor: float) -> tuple[float, float]:
-        found = snap([sweep], [candidates], np.array([set_slowdown(sweep, candidates)]), factor=factor)
+        found = snap(hits([sweep], [candidates], factor=factor), np.array([set_slowdown(sweep, candidates)]))
         return found["hit"], found["lossless"]
 
     assert hit((0,), 1.0) == hit((0,), 2.0) == (1.0, 1.0)
