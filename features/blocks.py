@@ -66,7 +66,7 @@ def _derived_warps(size: IntArray, most: int) -> IntArray:
     return np.int64(1) << np.ceil(np.log2(wanted)).astype(np.int64)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _of_space(space: TileSpace[ReductionTile], most: int, warp_size: int) -> Blocks:
     return _of_columns(tile_columns(space), most, warp_size)
 

@@ -73,8 +73,13 @@ def _points(places: npt.NDArray[np.float64]) -> list[_Place]:
     return [tuple(place) for place in places.T.tolist()]
 
 
-_of_space = lru_cache(maxsize=256)(_places)
+_of_space = lru_cache(maxsize=1024)(_places)
 """Of a TileSpace, once: many kernels share one."""
+
+
+def prepare(space: TileSpace[Any]) -> None:
+    """Work out where a space's tiles lie, before a compiler waits for it."""
+    _of_space(space)
 
 
 def _standardised(scores: npt.NDArray[np.float64]) -> list[float]:

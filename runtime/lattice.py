@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
 
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import ReductionKernel
@@ -32,6 +34,22 @@ def lattice(kernel: ReductionKernel, hardware: HardwareSpec) -> TileSpace[Reduct
     if hardware.kind == "cpu":
         return _cpu_lattice(kernel)
     return _ascend_lattice(pow2_floor(kernel.xnumel), kernel.rnumel, kernel.persistent)
+
+
+def lattices(hardware: HardwareSpec) -> Iterator[TileSpace[ReductionTile]]:
+    """All that `lattice` gives kernels of 4 reduced elements and more on an Nvidia GPU, where they are few; none elsewhere."""
+    if hardware.kind == "nvidia":
+        most = hardware.max_threads_per_block // hardware.warp_size
+        for persistent, x, r in product(
+            (False, True), range(_LARGEST_X.bit_length()), range(2, _LARGEST_R0.bit_length())
+        ):
+            yield _triton_lattice(1 << x, 1 << r, persistent, most, hardware.warp_size)
+
+
+@lru_cache(maxsize=256)
+def one_row(space: TileSpace[ReductionTile]) -> TileSpace[ReductionTile]:
+    """Of a lattice, the tiles of one output a program: what a kernel without an x dimension has."""
+    return TileSpace(tile for tile in space if tile.xblock == 1)
 
 
 def is_legal(tile: ReductionTile, kernel: ReductionKernel, hardware: HardwareSpec) -> bool:

@@ -32,6 +32,12 @@ def placed(rule: AnchorRule, kernel: ReductionKernel, hardware: HardwareSpec) ->
     return [known.get(key) for key in _keys(rule, kernel, space, hardware)]
 
 
+def prepare(space: TileSpace[ReductionTile]) -> None:
+    """Work out what `rule_tiles` asks of a lattice, before a compiler waits for it."""
+    _by_key(space)
+    _extent(space)
+
+
 @lru_cache(maxsize=1024)
 def _by_key(space: TileSpace[ReductionTile]) -> dict[_Key, ReductionTile]:
     """A lattice's tiles by their sort keys: a plain tuple is made, sorted and found sooner than a tile, and a compiler

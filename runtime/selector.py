@@ -20,17 +20,19 @@ import numpy.typing as npt
 
 from tileguard import models
 from tileguard.features.anchor import FormulaParams
+from tileguard.features.blocks import blocks
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import SORT_KEY, ReductionTile, TileSpace
 
+from . import rules
 from .calibration import DEFAULT_RISK, calibrated_k, checked_risk, checked_top_k, resolved_k
-from .choose import choose
+from .choose import choose, prepare
 from .fallback import formula_tiles
 from .feature_space import FOREVER, REDUCTION
 from .guard import Guard, GuardPolicy, ModelRejected, Ranker, Reason, Verdict
-from .lattice import lattice
+from .lattice import lattice, lattices
 from .ranker import OnnxRanker, load_ranker
 
 DEFAULT_TOP_K = 8
@@ -190,7 +192,10 @@ class FamilySelector(Generic[K, T]):
             raise InvalidInput("host_tiles", host_tiles, f"{tile_type.__name__}s")
         started = time.perf_counter_ns()
         formula = self.fallback(kernel, self.hardware, params=self.formula)
-        choices = self.lattice(kernel, self.hardware) if space is None else TileSpace(space)
+        if space is None:
+            choices = self.lattice(kernel, self.hardware)
+        else:
+            choices = space if isinstance(space, TileSpace) else TileSpace(space)
         pool = choices.with_extra((*host_tiles, *formula))
         proposed = time.perf_counter_ns()
         verdict, scores = self.guard.ask(kernel, pool, calls)
@@ -244,3 +249,11 @@ class Selector(FamilySelector[ReductionKernel, ReductionTile]):
     kernel_type, tile_type, widens = ReductionKernel, ReductionTile, True
     fallback = staticmethod(formula_tiles)
     lattice = staticmethod(lattice)
+
+    def prepare(self) -> None:
+        """Work out what the hardware's kernels share, before a compiler waits for it: on a GPU some 30 ms, once a process,
+        of what would take a kernel with a new lattice 0.3 ms and more."""
+        for space in lattices(self.hardware):
+            blocks(space, self.hardware)
+            rules.prepare(space)
+            prepare(space)
