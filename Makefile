@@ -35,7 +35,7 @@ $(TORCH_NPU)/.installed: $(VENV)/.installed
 	@touch $@
 
 unit: $(VENV)/.installed $(TORCH_NPU)/.installed
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis

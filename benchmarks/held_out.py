@@ -26,7 +26,7 @@ from tileguard.learner.pipeline import PATIENT, Trained, held_out_metrics, held_
 from tileguard.learner.tables import evaluation_notes, selector_table
 from tileguard.learner.train import BoosterRanker, TrainConfig, library_versions
 from tileguard.learner.training_run import save_figures, training_figures
-from tileguard.runtime.cli import console
+from tileguard.runtime.cli import console, finite
 from tileguard.runtime.lattice import lattice
 from tileguard.runtime.selector import Selector
 
@@ -74,7 +74,7 @@ def main() -> None:
         "second_opinion": second_opinion(trained, hardware),
         **held_out_metrics(trained.held_out),
     }
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    arguments.json.write_text(json.dumps(finite(result), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def by_sweep(evaluation: Evaluation, hardware: HardwareSpec) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def summarise(
         **{name: first[name] for name in ("date", "gpu", "cpu", "cpus", "versions")},
         "seed": seed,
         "n": sum(TILEGUARD in row["us"] for row in rows.values()),
-        "families": len({row["family"] for row in rows.values()}),
+        "families": len({row["family"] for row in rows.values() if TILEGUARD in row["us"]}),
         "model": first.get("model"),
         "setting": "no padding of odd sizes in any mode; each with empty caches; times by CUPTI with a cold L2",
         "targets": targets,

@@ -28,7 +28,7 @@ from tileguard.learner.pipeline import default_config, held_out_metrics, held_ou
 from tileguard.learner.tables import evaluation_notes, selector_table
 from tileguard.learner.train import library_versions
 from tileguard.runtime.calibration import calibrated_k
-from tileguard.runtime.cli import console
+from tileguard.runtime.cli import console, finite
 from tileguard.runtime.matmul_selector import PRUNE_RISK, unlikely
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +83,7 @@ def main() -> None:
         "noise": noise(corpus),
         **held_out_metrics(held_out),
     }
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    arguments.json.write_text(json.dumps(finite(result), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     for name in ("others", "prune", "noise"):
         console().print_json(data=result[name])
 

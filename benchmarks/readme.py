@@ -67,7 +67,7 @@ def block() -> str:
         (
             held_out(load("held_out_h200")),
             cpu(load("cpu_union")),
-            latency(load("select_latency")),
+            latency(load("select_latency"), load("hook_latency")),
             inductor(load("inductor_h200")),
         )
     )
@@ -154,8 +154,8 @@ def cpu(result: dict[str, Any]) -> str:
     )
 
 
-def latency(result: dict[str, Any]) -> str:
-    """What a selection costs, in a paragraph."""
+def latency(result: dict[str, Any], hook: dict[str, Any]) -> str:
+    """What a selection costs, by itself and in the hook, in a paragraph."""
     cold, warm, large = result["cold"]["total_us"], result["warm"]["total_us"], result["around_200_tiles"]
     start = result["start"]
     return (
@@ -164,7 +164,11 @@ def latency(result: dict[str, Any]) -> str:
         f"{warm['p99'] / 1e3:.2f} ms at p99 over the corpus's kernels, {large['warm']['total_us']['p50'] / 1e3:.2f} and "
         f"{large['warm']['total_us']['p99'] / 1e3:.2f} ms where some 200 tiles are ranked; a kernel's first one in a "
         f"process {cold['p50'] / 1e3:.2f} and {cold['p99'] / 1e3:.2f} ms. Importing the runtime takes "
-        f"{start['import_ms']:.0f} ms, the session and the first selection {start['session_and_first_select_ms']:.0f} ms."
+        f"{start['import_ms']:.0f} ms, the session and the first selection {start['session_and_first_select_ms']:.0f} ms. In "
+        f"place, inside torch.compile ({hook['kernels']} kernels, torch {hook['torch'].partition('+')[0]}, same CPU; "
+        "`python benchmarks/hook_latency.py`, [hook_latency.json](benchmarks/results/hook_latency.json)), reading the "
+        f"source, ranking and uniting take {hook['select_us']['p50'] / 1e3:.2f} ms a kernel at p50 and "
+        f"{hook['select_us']['p95'] / 1e3:.2f} ms at p95; the process's first takes {hook['first_us'] / 1e3:.0f} ms."
     )
 
 
@@ -216,7 +220,9 @@ def inductor(result: dict[str, Any]) -> str:
         f"{ours['wall_s'] / modes['default']['wall_s']:.1f} times the default's). Of the kernels {worst}; one "
         f"configuration timed twice differs by {percent(result['noise']['aa_median'])} at the median and "
         f"{percent(result['noise']['aa_max'])} at most. The hook raced {own['tiles_compiled']} tiles in "
-        f"{own['bench_s']:.1f} s; outputs and gradients agree with eager in every graph."
+        f"{own['bench_s']:.1f} s, and took {result['hook']['select_us']['p50'] / 1e3:.2f} ms a kernel (p50) to choose them, "
+        f"{percent(result['hook']['share_of_compile']['p50'])} of its compile time; outputs and gradients agree with eager "
+        "in every graph."
     )
     return "\n".join(rows)
 

@@ -27,7 +27,7 @@ is the one that most of their bytes go along (the outputs' where as many go alon
 Shares and flags: bytes_at_odds, of those bytes along the other axis, 0 to 1/2; bytes_go_along_r, 1 where the axis is the
 reduced one; code_wave_efficiency, of the places for blocks that all waves have, above 0, at most 1.
 
-log2 of bytes: lane_vector, of one access of a thread; warp_run, side by side, of one access of a warp; rows, that a block
+log2 of bytes: lane_vector, side by side in a thread, of the widest elements; warp_run, the same of a warp; rows, that a block
 reads of each buffer over the whole reduced axis, which a second loop reads again; core_rows, of the blocks that a core
 runs at once; bytes_in_flight and rows_bytes_in_flight, a trip's and the rows', of all blocks that run at once; x_start,
 where each block's outputs begin at a multiple of, 128 at most, 9.0 where the axis is the reduced one.

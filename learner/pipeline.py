@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def held_out_model(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) 
     """The folds, and the model that asks for each kernel the fold that held its family out."""
     folds = cross_validate(corpus, hardware, config)
     fold_of = {i: fold for fold in folds for i in fold.test}
-    formulas = {fold.number: formula_without(corpus, hardware, fold.train) for fold in folds}
+    formula = cache(lambda number: formula_without(corpus, hardware, folds[number].train))  # not every caller asks
     rankers = {fold.number: booster_ranker(fold.booster, corpus, hardware, config, fold.train) for fold in folds}
     selectors: dict[tuple[int, int], FamilySelector[Any, Any]] = {}
 
@@ -194,11 +195,11 @@ def held_out_model(corpus: Corpus, hardware: HardwareSpec, config: TrainConfig) 
         number = fold_of[index].number
         if (number, k) not in selectors:
             selectors[number, k] = SELECTORS[corpus.family](
-                hardware, model=rankers[number], top_k=k, policy=PATIENT, formula=formulas[number]
+                hardware, model=rankers[number], top_k=k, policy=PATIENT, formula=formula(number)
             )
         return selectors[number, k]
 
-    formula_of: Callable[[int], FormulaParams | None] = lambda i: formulas[fold_of[i].number]
+    formula_of: Callable[[int], FormulaParams | None] = lambda i: formula(fold_of[i].number)
     return tuple(folds), Model(lambda i: rankers[fold_of[i].number], selector_of, config.diversity, formula_of)
 
 

@@ -9,6 +9,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from tileguard.runtime.guard import Reason
+
 from .compare import REGIMES, Column
 from .corpus_schema import REDUCTION
 from .evaluate import Evaluation, by_regime
@@ -48,7 +50,8 @@ def selector_table(evaluation: Evaluation, *, title: str, width: int = WIDE) -> 
 LEGEND = (
     "≤ 5 % … > 30 %: shares of kernels by how far the best tile of the set is behind the dense best; geomean, p95, worst: "
     "of that slowdown; p5: of its inverse; Σ time: chosen ÷ best over all kernels; snap 1, snap 2: shares of sets that "
-    "hold the fastest tile, or one within a factor of two of it; tiles: the whole set, measured: those of it in the sweep"
+    "hold the fastest tile, or one within a factor of two of it; tiles: the whole set, measured: those of it in the sweep; "
+    "inf: no tile of some kernel's set was measured"
 )
 """What the columns mean."""
 
@@ -69,6 +72,10 @@ def evaluation_notes(evaluation: Evaluation) -> list[str]:
     if evaluation.verdicts:
         counts = ", ".join(f"{reason} {count}" for reason, count in evaluation.verdicts.items())
         notes.append(f"verdicts over every kernel and k: {counts}")
+        if not evaluation.verdicts.keys() <= {Reason.TRUST, Reason.OUT_OF_RANGE}:
+            notes.append(
+                "where the guard did not ask the model, union@k holds none of the tiles that model@k is judged by"
+            )
     for name, loses in evaluation.to_json()["model_loses"].items():
         against = ", ".join(f"{other} on {percent(share)}" for other, share in loses.items())
         notes.append(f"{name} alone is over 2 % slower than {against} of kernels")

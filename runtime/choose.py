@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from heapq import heapify, heappop, heapreplace
-from operator import sub
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +18,8 @@ LIKENESS_RANGE = 2.0
 WARP_WEIGHT = 0.7
 """A doubled warp count is a smaller step than a doubled block size: it changes no memory access."""
 
-LOWERING_DISTANCE = 2.0
+LOWERING_LIKENESS = math.exp(-2.0)
 """Of one block under two lowerings: as far apart as two blocks four doublings away from each other."""
-
-_Place: TypeAlias = tuple[float, ...]
 
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -41,36 +37,28 @@ def choose(scores: npt.NDArray[np.float64], tiles: Sequence[Any], k: int, *, div
         return tuple(np.argsort(-scores, kind="stable")[:k].tolist())
     # A host may have told numpy to raise where a number underflows.
     with np.errstate(all="ignore"):
-        value = _standardised(scores)
-    places = _of_space(tiles) if isinstance(tiles, TileSpace) else _places(tiles)
-    return _greedy(int(scores.argmax()), value, places, k, diversity)
+        places, lowerings = _of_space(tiles) if isinstance(tiles, TileSpace) else _places(tiles)
+        return _greedy(scores, places, lowerings, k, diversity)
 
 
-def _places(tiles: Sequence[Any]) -> list[_Place]:
-    """Where tiles of one family lie: likeness is e to the minus sum of differences."""
+def _places(tiles: Sequence[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64] | None]:
+    """float64[axes, n]: where tiles of one family lie, so that likeness is e to the minus sum of differences. int64[n]:
+    their lowerings, None where no tile has one."""
     if isinstance(tiles[0], MatmulTile):
-        return _matmul_places(tiles)
+        return _matmul_places(tiles), None
     x, r, warps, _ = tile_columns(tiles)
     places = np.log2(np.array((x, r, np.maximum(warps, 1)), dtype=np.float64)) / LIKENESS_RANGE
     places[2] *= WARP_WEIGHT
-    if all(tile.lowering is None for tile in tiles):
-        return _points(places)
-    # One axis a lowering: two that differ lie apart along two of them.
-    named = np.array([0 if tile.lowering is None else 1 + LOWERINGS.index(tile.lowering) for tile in tiles])
-    lowered = np.eye(1 + len(LOWERINGS))[named].T * (LOWERING_DISTANCE / 2)
-    return _points(np.concatenate((places, lowered)))
+    named = [0 if tile.lowering is None else 1 + LOWERINGS.index(tile.lowering) for tile in tiles]
+    return places, np.array(named) if any(named) else None
 
 
-def _matmul_places(tiles: Sequence[MatmulTile]) -> list[_Place]:
-    """The three sides, then warps, stages and GROUP_M, which change how a block runs, not what it is."""
+def _matmul_places(tiles: Sequence[MatmulTile]) -> npt.NDArray[np.float64]:
+    """float64[6, n]: the three sides, then warps, stages and GROUP_M, which change how a block runs, not what it is."""
     m, n, k, warps, stages, group = matmul_columns(tiles)
     places = np.log2(np.array((m, n, k, np.maximum(warps, 1), stages, group), dtype=np.float64)) / LIKENESS_RANGE
     places[3:] *= WARP_WEIGHT
-    return _points(places)
-
-
-def _points(places: npt.NDArray[np.float64]) -> list[_Place]:
-    return [tuple(place) for place in places.T.tolist()]
+    return places
 
 
 _of_space = lru_cache(maxsize=1024)(_places)
@@ -82,34 +70,34 @@ def prepare(space: TileSpace[Any]) -> None:
     _of_space(space)
 
 
-def _standardised(scores: npt.NDArray[np.float64]) -> list[float]:
+def _greedy(
+    scores: npt.NDArray[np.float64],
+    places: npt.NDArray[np.float64],
+    lowerings: npt.NDArray[np.int64] | None,
+    k: int,
+    diversity: float,
+) -> tuple[int, ...]:
+    n = len(scores)
     # Scaled first: scores may be as large as doubles get, and their squares larger.
     scaled = scores / max(float(np.abs(scores).max()), _TINY)
-    centred = scaled - scaled.sum() / len(scores)
-    spread = math.sqrt(float(centred @ centred) / len(scores))
-    return (centred / spread).tolist() if spread > 0 else [0.0] * len(scores)
-
-
-def _greedy(first: int, value: list[float], places: list[_Place], k: int, diversity: float) -> tuple[int, ...]:
+    centred = scaled - scaled.sum() / n
+    spread = math.sqrt(float(centred @ centred) / n)
+    value = centred / spread if spread > 0 else np.zeros(n)
     # While fewer than k are chosen, one of the k best is left, and likeness takes `diversity` of it at most: what lies
     # further below the k-th is never chosen.
-    least = sorted(value)[len(value) - k] - diversity
-    # Likeness to the nearest only grows, so that what an entry was worth earlier is the most it is worth now: the best is
-    # found by bringing up to date what is first in the heap, until that is.
-    heap = [(-worth, i) for i, worth in enumerate(value) if worth >= least and i != first]
-    heapify(heap)
-    chosen = [first]
-    known: dict[int, tuple[int, float]] = {}
+    kth = sorted(value.tolist())[n - k]
+    contenders = (value >= kth - diversity).nonzero()[0]
+    value, places = value[contenders], places[:, contenders]
+    lowerings = None if lowerings is None else lowerings[contenders]
+    nearest = np.zeros(len(contenders))
+    pick = int(scores[contenders].argmax())
+    chosen = [pick]
     while len(chosen) < k:
-        _, i = heap[0]
-        compared, nearest = known.get(i, (0, math.inf))
-        if compared < len(chosen):
-            place = places[i]
-            for j in chosen[compared:]:
-                nearest = min(nearest, sum(map(abs, map(sub, place, places[j]))))
-            known[i] = len(chosen), nearest
-            heapreplace(heap, (diversity * math.exp(-nearest) - value[i], i))
-        else:
-            heappop(heap)
-            chosen.append(i)
-    return tuple(chosen)
+        value[pick] = -np.inf
+        likeness = np.exp(-np.add.reduce(np.abs(places - places[:, pick : pick + 1])))
+        if lowerings is not None:
+            likeness[lowerings != lowerings[pick]] *= LOWERING_LIKENESS
+        np.maximum(nearest, likeness, out=nearest)
+        pick = int((value - diversity * nearest).argmax())
+        chosen.append(pick)
+    return tuple(contenders[chosen].tolist())

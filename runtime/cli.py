@@ -232,14 +232,15 @@ def show_help(context: typer.Context) -> None:
 
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on standard output; no NaN, no infinity (they become null)."""
-    sys.stdout.write(json.dumps(_finite(value), indent=1, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(finite(value), indent=1, allow_nan=False) + "\n")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON has not."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not (abs(value) < float("inf")) else value
 
 

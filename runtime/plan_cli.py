@@ -68,6 +68,8 @@ def plan_command(
     """The tail of a batched matmul: which cut is fastest on paper, by which rule, and what every other would take."""
     if draw is not None and draw.suffix.lower() != ".png":
         raise InvalidInput("draw", str(draw), "a file ending in .png")
+    if bandwidth is not None and not bandwidth > 0:
+        raise InvalidInput("bandwidth", bandwidth, "GB/s above 0")
     kernel = MatmulKernel(batch, m, n, k, dtype, out_dtype, a_transposed, b_transposed)
     spec = known_hardware(hardware)
     plan = plan_tail(
@@ -93,7 +95,12 @@ def plan_command(
     out.print(strategy_table(plan, width=out.width))
     out.print(round_picture(plan, plan.chosen, width=out.width))
     if (triton := triton_json(kernel, spec)) is not None:
-        out.print(triton_table(triton))
+        out.print(triton_table(triton) if triton else "no Triton tile suits this product")
+        out.print(
+            "strategies take the hardware's peak rates and know no registers; Triton tiles are what can be launched, "
+            "their times a ranking more than a prediction",
+            style="dim",
+        )
     if by_area is not None and by_area["A1b"].us * 1.001 < plan["A1b"].us:
         out.print(
             f"counted by area, A1b would take {us(by_area['A1b'].us)} with a tail of "
@@ -186,7 +193,7 @@ def triton_table(tiles: list[dict[str, Any]]) -> Table:
     """The same as a table, a row a tile."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Triton tiles to try", title_justify="left")
     for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "warps", "stages", "GROUP_M", "predicted"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", overflow="fold")
     for tile in tiles:
         *numbers, time = tile.values()
         table.add_row(*map(str, numbers), us(time))
@@ -215,7 +222,7 @@ def reasons(plan: TailPlan) -> Table:
     grid.add_column(overflow="fold")
     picks = " or ".join(rule.strategies)
     verdict = "" if plan.strategy in rule.strategies else f"; enumerated, {plan.strategy} is fastest"
-    load = f"{plan.rates.load_bytes_per_s / _GIGA:g} GB/s a core ({SOURCE[plan.rates.source]})"
+    load = f"{plan.rates.load_bytes_per_s / _GIGA:.4g} GB/s a core ({SOURCE[plan.rates.source]})"
     tail = f"ρ = {plan.rho:.4g}, ρ_dv = {plan.rho_dv:.4g}, ρ_flip = {plan.rho_flip:.4g}, g = {plan.g:.4g}"
     ruling = f"{terms.dominant.upper()} rules, by {terms.kind}; loads at {load}"
     split = f"{tile_text(main.main_tile)}, {main.split[0]} x {main.split[1]} a batch"

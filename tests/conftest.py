@@ -24,6 +24,15 @@ os.environ.pop("TILEGUARD", None)
 os.environ["TILEGUARD_MODELS"] = os.devnull
 
 
+LONGEST = "test_inductor.py"
+"""Takes as long as half of all others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest file first, so that it is not the last to end while other workers wait."""
+    items.sort(key=lambda item: item.path.name != LONGEST)
+
+
 @pytest.fixture(autouse=True)
 def _warnings_are_heard() -> None:
     """The command line hushes the library's logger for its process, which here is every test's."""
