@@ -11,7 +11,7 @@ from tileguard.features.hardware import HardwareSpec, known_hardware
 from tileguard.features.kernels import ReductionKernel
 from tileguard.features.tiles import ReductionTile
 from tileguard.learner.corpus import Corpus
-from tileguard.runtime.lattice import is_legal, lattice, persistent_r0, warp_counts
+from tileguard.runtime.lattice import is_legal, lattice, lattices, one_row, persistent_r0, warp_counts
 
 H200 = known_hardware("h200")
 ASCEND = known_hardware("ascend910b3")
@@ -130,3 +130,20 @@ def test_warp_counts_are_ascending_and_leave_a_thread_work() -> None:
     assert warp_counts(1024, PERSISTENT, H200) == (1, 2, 4, 8, 16)
     assert warp_counts(64, LOOPED, H200) == (1,)
     assert warp_counts(1 << 20, LOOPED, H200) == ()
+
+
+def test_every_lattice_of_a_gpu_is_known_beforehand_and_elsewhere_none() -> None:
+    before = set(map(id, lattices(H200)))
+    for xnumel in (1, 3, 512, 1 << 40):
+        for rnumel in (4, 5, 1000, 16384):
+            for persistent in (False, True):
+                kernel = ReductionKernel(xnumel, rnumel, "fp32", 1, 1, persistent=persistent)
+                assert id(lattice(kernel, H200)) in before
+    assert id(lattice(ReductionKernel(7, 1 << 30, "fp32", 1, 1), H200)) in before
+    assert not list(lattices(ASCEND))
+
+
+def test_one_row_is_the_lattices_tiles_of_one_output_and_the_same_object_again() -> None:
+    rows = one_row(lattice(LOOPED, H200))
+    assert rows.tiles == tuple(tile for tile in lattice(LOOPED, H200) if tile.xblock == 1)
+    assert rows and one_row(lattice(LOOPED, H200)) is rows
