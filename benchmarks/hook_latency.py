@@ -1,6 +1,6 @@
 """What the hook costs TorchInductor a kernel, in place: from the generated source to the ranked list in its metadata.
 
-    python benchmarks/hook_latency.py [--kernels 60] [--threads 2] [--json PATH]
+    python benchmarks/hook_latency.py [--programs 60] [--threads 2] [--json PATH]
 
 Real torch.compile, forward and backward, with real compile workers; only the GPU is the tests' fake one, for which
 Triton writes real binaries. The host's own work between two kernels leaves little of ours in a processor's caches, so that this
@@ -42,14 +42,16 @@ EVERY_SIZE_ANEW = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", type=int, default=60, help="at least, but for what is cached (default: 60)")
+    parser.add_argument(
+        "--programs", type=int, default=60, help="to compile; each has one reduction or more (default: 60)"
+    )
     parser.add_argument("--threads", type=int, default=2, help="compile workers (default: 2)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, default=RESULT)
     arguments = parser.parse_args()
-    if min(arguments.kernels, arguments.threads) < 1:
-        parser.error("--kernels and --threads are at least 1")
-    programs = drawn(arguments.kernels, arguments.seed)
+    if min(arguments.programs, arguments.threads) < 1:
+        parser.error("--programs and --threads are at least 1")
+    programs = drawn(arguments.programs, arguments.seed)
     with tempfile.TemporaryDirectory() as cache:
         ran = subprocess.run(
             [sys.executable, "-m", "tests.inductor_host", "--cache", cache, "--threads", str(arguments.threads),
@@ -58,7 +60,7 @@ def main() -> None:
         )  # fmt: skip
     found = json.loads(ran.stdout)
     records = [one for one in found["tileguard"]["records"] if one["outcome"] == "tuned" and one["select_us"]]
-    first, *rest = (one["select_us"] for one in records)
+    times = [one["select_us"] for one in records]
     share = [one["select_us"] / 1e6 / one["compile_s"] for one in records]
     result = {
         "command": "python benchmarks/hook_latency.py",
@@ -68,8 +70,8 @@ def main() -> None:
         "compile_workers": arguments.threads,
         "kernels": len(records),
         "programs": len(programs),
-        "first_us": round(first, 1),
-        "select_us": quantiles([first, *rest], 1),
+        "first_us": round(times[0], 1),
+        "select_us": quantiles(times, 1),
         "share_of_compile": quantiles(share, 5),
         "targets": {"select_us_p50": TARGET_US, "share_of_compile_p50": TARGET_SHARE},
     }
@@ -77,11 +79,11 @@ def main() -> None:
     print(json.dumps(result, indent=1))
 
 
-def drawn(kernels: int, seed: int) -> list[str]:
-    """NAME:ROWSxCOLUMNS of programs in turn; each makes one reduction kernel at least."""
+def drawn(count: int, seed: int) -> list[str]:
+    """NAME:ROWSxCOLUMNS of programs, the workloads in turn."""
     draw = random.Random(seed)
     programs: list[str] = []
-    while len(programs) < kernels:
+    while len(programs) < count:
         rows, columns = (2.0 ** draw.uniform(*span) for span in (ROWS_LOG2, COLUMNS_LOG2))
         if rows * columns <= 2.0**MAX_LOG2:
             programs.append(f"{WORKLOADS[len(programs) % len(WORKLOADS)]}:{rows:.0f}x{columns:.0f}")

@@ -3,8 +3,8 @@
     python benchmarks/matmul_held_out.py
 
 Cross-validates the shipped configuration on corpora/h200-matmul.parquet: the sets, ATen and the host's list beside them,
-other seeds and other folds, what mode="prune" would drop and lose, and how far two measurements of one product lie
-apart. Writes benchmarks/results/matmul_held_out.json; takes two minutes on two cores.
+other seeds and other folds, what mode="prune" would drop and lose, how much of what a compiler would choose from was
+measured, how the planner's times compare with measured ones, and how far two measurements of one product lie apart. Writes benchmarks/results/matmul_held_out.json; takes two minutes on two cores.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,16 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from tileguard.features.hardware import host_cpu, known_hardware
+from tileguard.features.hardware import HardwareSpec, host_cpu, known_hardware
+from tileguard.features.matmul_time import predicted_us
 from tileguard.learner.calibrate import calibration
-from tileguard.learner.corpus import Corpus, read_corpus
-from tileguard.learner.evaluate import NOISE, Model, curve, set_slowdown, tiers
+from tileguard.learner.corpus import Corpus, matmul_sweeps, read_corpus
+from tileguard.learner.evaluate import LOSSLESS, NOISE, Model, curve, set_slowdown, tiers
 from tileguard.learner.pipeline import default_config, held_out_metrics, held_out_model, judge_held_out
 from tileguard.learner.tables import evaluation_notes, selector_table
 from tileguard.learner.train import library_versions
 from tileguard.runtime.calibration import calibrated_k
 from tileguard.runtime.cli import console, finite
 from tileguard.runtime.matmul_selector import PRUNE_RISK, unlikely
+from tileguard.runtime.matmul_tiles import matmul_lattice
+from tileguard.runtime.optional import require
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # started as a file
@@ -45,7 +49,7 @@ OTHERS = {
 """Trained again so, to know how far a figure moves for no reason."""
 
 CURVE = (1, 4, 8, 12)
-PRUNED_K = 8
+PRUNED_K = BLIND_K = 8
 
 
 def main() -> None:
@@ -81,10 +85,12 @@ def main() -> None:
         "others": {name: again(changes) for name, changes in OTHERS.items()},
         "prune": pruning(corpus, held_out.model, keep),
         "noise": noise(corpus),
+        "measured": coverage(corpus, hardware),
+        "planner": planner(corpus, hardware),
         **held_out_metrics(held_out),
     }
     arguments.json.write_text(json.dumps(finite(result), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    for name in ("others", "prune", "noise"):
+    for name in ("others", "prune", "noise", "measured", "planner"):
         console().print_json(data=result[name])
 
 
@@ -108,6 +114,43 @@ def pruning(corpus: Corpus, model: Model, keep: int | None) -> dict[str, Any]:
         "calibrated_k": keep, "risk": PRUNE_RISK, "kernels": len(lost), "host_tiles": listed, "dropped": dropped,
         "over_2_percent_slower_than_the_union": fmean(lost), **tiers(found),
         "geomean": float(np.exp(np.log(found).mean())), "worst": float(found.max()),
+    }  # fmt: skip
+
+
+def coverage(corpus: Corpus, hardware: HardwareSpec) -> dict[str, Any]:
+    """Of what the running selector's model chooses from, how much was measured; and what as many tiles drawn blindly from
+    the measured ones would do."""
+    ranked, known, outside, blind = [], [], [], []
+    for sweep in matmul_sweeps(corpus):
+        space, measured = set(matmul_lattice(sweep.kernel, hardware)), [sweep.tiles[i] for i in sweep.measured]
+        good = int((sweep.slowdown[list(sweep.measured)] <= LOSSLESS).sum())
+        ranked.append(len(space))
+        known.append(len(space.intersection(measured)))
+        outside.append(sweep.tiles[int(np.argmin(sweep.slowdown))] not in space)
+        blind.append(1 - math.comb(len(measured) - good, BLIND_K) / math.comb(len(measured), BLIND_K))
+    return {
+        "lattice_mean": fmean(ranked), "measured_of_it_mean": fmean(known), "best_outside_it": fmean(outside),
+        "measured_mean": fmean(len(sweep.measured) for sweep in matmul_sweeps(corpus)), "blind_8_lossless": fmean(blind),
+    }  # fmt: skip
+
+
+def planner(corpus: Corpus, hardware: HardwareSpec) -> dict[str, Any]:
+    """The planner's predicted times against measured ones: rank correlation within a product, the fastest tile's predicted ÷
+    measured time, and how far the measured tile that it calls fastest is behind the best."""
+    stats = require("scipy.stats")
+    correlations, ratios, slowdowns = [], [], []
+    for sweep in matmul_sweeps(corpus):
+        works = [i for i in sweep.measured if np.isfinite(sweep.us[i])]
+        predicted = predicted_us(sweep.kernel, [sweep.tiles[i] for i in works], hardware)
+        us = sweep.us[works]
+        correlations.append(float(stats.spearmanr(predicted, us).statistic))
+        ratios.append(float(predicted[us.argmin()] / us.min()))
+        slowdowns.append(float(us[predicted.argmin()] / us.min()))
+    return {
+        name: dict(zip(("least", "p50", "p95", "most"), np.percentile(values, (0, 50, 95, 100)).tolist(), strict=True))
+        for name, values in (
+            ("spearman", correlations), ("predicted_over_measured", ratios), ("fastest_predicted_slowdown", slowdowns),
+        )
     }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ os.environ["TILEGUARD_MODELS"] = os.devnull
 
 
 LONGEST = "test_inductor.py"
-"""Takes as long as half of all others."""
+"""Takes nearly as long as all others together."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
