@@ -11,7 +11,7 @@ from itertools import pairwise, zip_longest
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import MatmulKernel
 from tileguard.features.tiles import MatmulTile
-from tileguard.runtime.matmul_tiles import fits, planner_tiles
+from tileguard.runtime.matmul_tiles import fits, matmul_lattice, planner_tiles
 from tileguard.runtime.selector import FORMULA, HOST
 
 from .matmul_kernel import CapturedMatmul, ceil_div, matmul_tile
@@ -24,6 +24,10 @@ GROUPS = (1, 4, 16)
 GROUP_SHARE, DOUBTFUL_SHARE = 8, 10
 """Of what a capped plan samples, one tile in so many: a ranker must have seen other groups, and bad tiles."""
 
+REST_SHARE = 10
+"""Of what a dense plan leaves out of the host's space, one tile in so many is measured: whether a lattice holds the best
+tile can then be seen."""
+
 NEAR_ESTIMATE, HOPELESS_ESTIMATE = 1.5, 3.0
 """Times the least estimate: up to the first a tile is near, past the second doubtful."""
 
@@ -35,8 +39,9 @@ with one another, never for times."""
 
 
 def plan_matmul(kernel: CapturedMatmul, hardware: HardwareSpec, *, most: int | None, seed: int = 0) -> Plan:
-    """The host's DEFAULT list and the planner's tiles, whole; then of the host's EXHAUSTIVE list what fits, all (`most`
-    None) or a stratified sample that fills up to `most` tiles.
+    """The host's DEFAULT list and the planner's tiles, whole; then of the host's EXHAUSTIVE list what fits: with `most`
+    None the lattice that a ranker chooses from, and one in REST_SHARE of the rest; else a stratified sample that fills up
+    to `most` tiles.
 
     Strata are pairs of (BLOCK_M, BLOCK_N). One sampled tile in GROUP_SHARE has another GROUP_M, one in DOUBTFUL_SHARE
     is doubtful; of the others every second one is near, until either kind runs out.
@@ -46,10 +51,13 @@ def plan_matmul(kernel: CapturedMatmul, hardware: HardwareSpec, *, most: int | N
     by: dict[MatmulTile, tuple[str, ...]] = dict.fromkeys(hosts, (HOST,))
     by |= {tile: (*by.get(tile, ()), FORMULA) for tile in planner_tiles(described, hardware)}
     space = [tile for one in kernel.baselines["max_autotune"] if fits(tile := matmul_tile(one), described, hardware)]
+    text = f"{seed}:{kernel.key}"
     if most is None:
-        by |= {tile: (*by.get(tile, ()), LATTICE) for tile in space}
+        by |= {tile: (*by.get(tile, ()), LATTICE) for tile in matmul_lattice(described, hardware)}
+        rest = stratified([tile for tile in space if tile not in by], seed=text)
+        by |= dict.fromkeys(rest[: len(rest) // REST_SHARE], (SAMPLE,))
         return _plan(by, len(space))
-    rest, text = [tile for tile in space if tile not in by], f"{seed}:{kernel.key}"
+    rest = [tile for tile in space if tile not in by]
     near, far, doubtful = (stratified(tiles, seed=text) for tiles in split(rest, described, hardware))
     likely = in_turn_of_order(near, far)
     room = max(0, most - len(by))

@@ -39,6 +39,10 @@ BACKLOG = 12
 GRACE_S = 20.0
 """After the budget, for timing what is compiled."""
 
+MOST_SPLITS = 24
+"""Of one kernel's timing that fails as a whole, as where one tile writes where it must not and the GPU's context is lost:
+its tiles are then timed in halves, in fresh processes, down to the one that fails."""
+
 TIMING_FAULTS = 5
 """Kernels in a row that could not be timed: then it is the machine, and they are not written down."""
 
@@ -179,11 +183,17 @@ def ordered(kernels: Sequence[SweptKernel], *, seed: int) -> list[SweptKernel]:
 
 @dataclass(slots=True)
 class _Kernel:
-    """One in work: outcomes by place among its planned tiles."""
+    """One in work, by place among its planned tiles: outcomes, then rows of those timed, and errors of those that could
+    not be. timing: jobs that are not back; splits: those that were halved."""
 
     kernel: SweptKernel
     plan: Plan
     outcomes: dict[int, Outcome] = field(default_factory=dict)
+    rows: dict[int, Row] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    references: Sequence[Row] = ()
+    timing: int = 0
+    splits: int = 0
 
     @property
     def compiled(self) -> bool:
@@ -246,14 +256,19 @@ class Sweeper:
                 self._begin(working[kernel.key])
             timed, compiled = next_outcomes([self._timer, self._compilers], timeout_s=TICK_S)
             for outcome in timed:
-                one = working.pop(str(outcome.tag))
-                record = record_of(one.kernel, one.plan, one.outcomes, outcome) | common
+                one = working[cast("tuple[str, tuple[int, ...]]", outcome.tag)[0]]
+                self._take(one, outcome)
+                if one.timing:
+                    continue
+                del working[one.kernel.key]
+                record = record_of(one.kernel, one.plan, one.outcomes, one.rows, one.errors, one.references) | common
                 done += 1
                 held.append(record)
-                if outcome.error is not None and len(held) < TIMING_FAULTS:
+                fault = outcome.error if not one.rows else None
+                if fault is not None and len(held) < TIMING_FAULTS:
                     continue
-                if outcome.error is not None:
-                    raise TimingFault(f"{len(held)} kernels in a row could not be timed: {outcome.error}")
+                if fault is not None:
+                    raise TimingFault(f"{len(held)} kernels in a row could not be timed: {fault}")
                 for one_held in held:
                     sweep.append(one_held)
                     counts.add(one_held)
@@ -277,15 +292,40 @@ class Sweeper:
 
     def _time_if_compiled(self, one: _Kernel) -> None:
         if one.compiled:
-            places = [place for place in range(len(one.plan.tiles)) if one.outcomes[place].error is None]
-            tiles = tuple(one.plan.tiles[place].tile for place in places)
-            digests = tuple(one.outcomes[place].result.digest for place in places)
-            self._timer.submit(one.kernel.key, TimingJob(one.kernel, tiles, digests))
+            self._submit(one, tuple(p for p in range(len(one.plan.tiles)) if one.outcomes[p].error is None))
+
+    def _submit(self, one: _Kernel, places: tuple[int, ...]) -> None:
+        tiles = tuple(one.plan.tiles[place].tile for place in places)
+        digests = tuple(one.outcomes[place].result.digest for place in places)
+        one.timing += 1
+        self._timer.submit((one.kernel.key, places), TimingJob(one.kernel, tiles, digests))
+
+    def _take(self, one: _Kernel, outcome: Outcome) -> None:
+        """What a timing job gave; where it failed as a whole, though not for lack of time, its halves begin."""
+        places = cast("tuple[str, tuple[int, ...]]", outcome.tag)[1]
+        one.timing -= 1
+        if outcome.error is None:
+            one.rows |= dict(zip(places, outcome.result, strict=False))
+            one.references = outcome.result[len(places) :]
+        elif len(places) > 1 and one.splits < MOST_SPLITS and not outcome.error.startswith(TIMEOUT):
+            one.splits += 1
+            half = len(places) // 2
+            self._submit(one, places[:half])
+            self._submit(one, places[half:])
+        else:
+            one.errors |= dict.fromkeys(places, outcome.error)
 
 
-def record_of(kernel: SweptKernel, plan: Plan, compiled: Mapping[int, Outcome], timed: Outcome) -> Record:
-    """A kernel's line in a raw sweep (docs/corpus.md). compiled: by place in the plan; timed: of those that compiled."""
-    times = iter(timed.result or ())
+def record_of(
+    kernel: SweptKernel,
+    plan: Plan,
+    compiled: Mapping[int, Outcome],
+    timed: Mapping[int, Row],
+    failed: Mapping[int, str],
+    references: Sequence[Row],
+) -> Record:
+    """A kernel's line in a raw sweep (docs/corpus.md). By place in the plan: compiled, all; timed and failed, those that
+    compiled. references: what was timed beside them, in the kernel's order."""
     rows = []
     for place, planned in enumerate(plan.tiles):
         outcome = compiled[place]
@@ -294,10 +334,10 @@ def record_of(kernel: SweptKernel, plan: Plan, compiled: Mapping[int, Outcome], 
             row["error"] = _compile_error(outcome)
         else:
             row["compile_ms"] = round(outcome.result.ms, 1)
-            row |= {"error": f"timing: {timed.error}"} if timed.error is not None else next(times)
+            row |= timed[place] if place in timed else {"error": f"timing: {failed[place]}"}
         rows.append(row)
     record = kernel.to_json() | {"rows": rows, "lattice_size": plan.lattice_size}
-    if timed.error is None and (references := list(times)):
+    if references:
         record["references"] = dict(zip(kernel.references(), references, strict=True))
     return record
 

@@ -51,7 +51,7 @@ from .loader import (
 from .locks import ForkLock
 from .matmul import matmul_settings, product_targets
 from .patches import Patches
-from .proposal import check_eligible, insert_payload, payload
+from .proposal import check_eligible, insert_payload, payload, reduction_hint
 from .report import Log
 from .telling import warn_once
 
@@ -183,7 +183,7 @@ class _Hook:
         _check_workers_import_us(async_compile)
         self.settings = settings
         self._budget = Budget(settings.kernel_budget_s, settings.process_budget_s)
-        self._selectors: dict[str, Selector] = {}
+        self._selectors: dict[int, Selector] = {}
         self._salt: str | None = None
         self._log = Log(settings.log)
         self._benchmarks_kernels = bool(config.benchmark_kernel)  # the user's own setting, not a trial's
@@ -272,8 +272,7 @@ class _Hook:
         try:
             described = reduction_kernel(
                 numels["x"], numels["r0_"], triton_meta["signature"], inductor_meta,
-                reduction_hint=kernel.features.get_reduction_hint(kernel.tiling_scores),
-                persistent=bool(kernel.persistent_reduction), source=source,
+                reduction_hint=reduction_hint(source), persistent=bool(kernel.persistent_reduction), source=source,
             )  # fmt: skip
         except InvalidInput as error:
             raise Refused(f"unsupported_{error.field}") from None
@@ -311,15 +310,18 @@ class _Hook:
         return gpu_hardware(torch.cuda.get_device_properties(device_index))
 
     def _selector(self, device_index: int) -> Selector:
-        hardware = self._hardware(device_index)
+        """The device's; equal devices share one."""
         with _LOCK:
-            if hardware.name not in self._selectors:
-                selector = Selector(
-                    hardware, model=self.settings.model, top_k=self.settings.top_k, policy=self.settings.policy
-                )
-                selector.prepare()
-                self._selectors[hardware.name] = selector
-            return self._selectors[hardware.name]
+            if device_index not in self._selectors:
+                hardware = self._hardware(device_index)
+                alike = [one for one in self._selectors.values() if one.hardware == hardware]
+                self._selectors[device_index] = alike[0] if alike else self._made(hardware)
+            return self._selectors[device_index]
+
+    def _made(self, hardware: HardwareSpec) -> Selector:
+        selector = Selector(hardware, model=self.settings.model, top_k=self.settings.top_k, policy=self.settings.policy)
+        selector.prepare()
+        return selector
 
     def _hash_details(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(details: Any, *args: Any, **kwargs: Any) -> None:

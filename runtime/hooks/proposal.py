@@ -6,6 +6,7 @@ needs neither a model nor onnxruntime, and every cache that is keyed by the sour
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from .configs import Refused
 from .payload import META_KEY, PAYLOAD_VERSION
 
 _ANCHOR = "inductor_meta={"
+_HINT = re.compile(r"\breduction_hint=([\w.]+),")
 
 DETERMINISM_KEYS = (
     "deterministic", "batch_invariant", "are_deterministic_algorithms_enabled", "force_filter_reduction_configs",
@@ -40,6 +42,13 @@ def check_eligible(heuristic: str, numels: Mapping[str, Any], triton_meta: Mappi
         raise Refused("strict_sum")
     if any(inductor_meta.get(key) for key in DETERMINISM_KEYS):
         raise Refused("deterministic")
+
+
+def reduction_hint(source: str) -> str:
+    """What Inductor wrote into the source; to work it out again takes longer. Raises Refused where it wrote none."""
+    if (found := _HINT.search(source)) is None:
+        raise Refused("source")
+    return found[1]
 
 
 def payload(chosen: CandidateSet, *, one_row: bool) -> dict[str, Any]:

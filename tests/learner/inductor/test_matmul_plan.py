@@ -17,7 +17,7 @@ from tileguard.learner.inductor.cupti import Event, LostEvents, durations
 from tileguard.learner.inductor.matmul_kernel import CapturedMatmul, matmul_tile
 from tileguard.learner.inductor.matmul_plan import estimate_us, plan_matmul, split
 from tileguard.learner.inductor.timing import GridLauncher, interleaved
-from tileguard.runtime.matmul_tiles import fits, planner_tiles
+from tileguard.runtime.matmul_tiles import fits, matmul_lattice, planner_tiles
 
 H200 = known_hardware("h200")
 EXHAUSTIVE = [
@@ -65,12 +65,17 @@ def test_a_sample_is_of_what_may_be_good_and_of_every_block_shape_there() -> Non
     assert set(groups) == {1, 4, 16}
 
 
-def test_a_dense_plan_is_all_that_fits_and_the_hosts_list() -> None:
+def test_a_dense_plan_is_what_a_ranker_chooses_from_the_hosts_list_and_a_tenth_of_the_rest() -> None:
+    kernel = captured().described
     plan = plan_matmul(captured(), H200, most=None)
-    fitting = {tile for tile in map(matmul_tile, EXHAUSTIVE) if fits(tile, captured().described, H200)}
-    assert {planned.tile for planned in plan.tiles if "lattice" in planned.by} == fitting
-    proposed = set(planner_tiles(captured().described, H200))
-    assert {planned.tile for planned in plan.tiles} == fitting | proposed | set(map(matmul_tile, DEFAULT))
+    fitting = {tile for tile in map(matmul_tile, EXHAUSTIVE) if fits(tile, kernel, H200)}
+    ranked = set(matmul_lattice(kernel, H200))
+    assert {planned.tile for planned in plan.tiles if "lattice" in planned.by} == ranked
+    known = ranked | set(planner_tiles(kernel, H200)) | set(map(matmul_tile, DEFAULT))
+    others = {planned.tile for planned in plan.tiles} - known
+    assert others == {planned.tile for planned in plan.tiles if planned.by == ("sample",)}
+    assert others < fitting
+    assert len(others) == len(fitting - known) // 10 > 0
     assert plan.lattice_size == len(fitting) < len(EXHAUSTIVE)
 
 
