@@ -32,7 +32,7 @@ MATMUL_TILE_FEATURES = (
     "log2_block_m_over_m", "log2_block_n_over_n", "log2_k_trips", "log2_stages_over_trips",
     "m_padding", "n_padding", "k_padding", "work_padding", "even_k", "log2_row_bytes",
     "log2_step_bytes", "shared_share", "log2_blocks_per_core", "log2_warps_per_core",
-    "log2_outputs_per_thread", "log2_operand_registers", "log2_outputs_per_warp", "whole_warp_groups",
+    "log2_outputs_per_thread", "log2_operand_registers", "log2_outputs_per_warp", "whole_warp_groups", "log2_fma_reuse",
     "log2_block_intensity", "log2_programs", "log2_programs_per_core",
     "n_wave", "rho", "wave_efficiency", "tail_share", "n_wave_resident",
     "log2_group_rows", "log2_blocks_a_group", "log2_wave_bytes_over_l2", "log2_l2_reuse",
@@ -40,7 +40,7 @@ MATMUL_TILE_FEATURES = (
     "log2_blocks_us", "log2_memory_us", "log2_predicted_us", "log2_predicted_over_roofline",
 )  # fmt: skip
 
-MATMUL_SCHEMA = FeatureSchema("matmul", 1, MATMUL_KERNEL_FEATURES + MATMUL_TILE_FEATURES)
+MATMUL_SCHEMA = FeatureSchema("matmul", 2, MATMUL_KERNEL_FEATURES + MATMUL_TILE_FEATURES)
 """The order of the columns that `matmul_features` returns."""
 
 MAX_ALIGNMENT = 128
@@ -160,8 +160,30 @@ def _resource_columns(
         "log2_outputs_per_thread": np.log2(area / threads),
         "log2_operand_registers": np.log2(step_bytes / (REGISTER_BYTES * threads)),
         "log2_outputs_per_warp": np.log2(area / warps), "whole_warp_groups": whole_warp_groups(columns),
+        "log2_fma_reuse": np.log2(_fma_reuse(m, n, warps, hardware))
+        if kernel.dtype == "fp32"
+        else np.zeros(len(m)),
         "log2_block_intensity": np.log2(2 * area / ((m + n) * kernel.elem_bytes)),
     }  # fmt: skip
+
+
+def _fma_reuse(m: FloatArray, n: FloatArray, warps: FloatArray, hardware: HardwareSpec) -> FloatArray:
+    """float64[n]: multiply-adds of a thread for each operand that it reads from shared memory, rows·columns ÷ (rows +
+    columns) of its part of a tile, where no tensor core multiplies.
+
+    Triton deals a tile to threads in squares of four by four outputs, where a thread has sixteen or more, else of two by
+    two or one; lanes, then warps, go along n first, and along m what is left. Threads past the tile's edge hold copies: a
+    low tile with many warps multiplies no faster than with few.
+    """
+    lanes = float(hardware.warp_size)
+    outputs = m * n / (warps * lanes)
+    square = np.where(outputs >= 16, 4.0, np.where(outputs >= 4, 2.0, 1.0))
+    lanes_n = np.minimum(lanes, np.maximum(n / square, 1.0))
+    warps_n = np.minimum(warps, np.ceil(n / (square * lanes_n)))
+    wide = np.maximum(n / (lanes_n * warps_n), 1.0)
+    high = np.maximum(m * lanes_n * warps_n / (lanes * warps), 1.0)
+    reuse: FloatArray = high * wide / (high + wide)
+    return reuse
 
 
 def _grid_columns(

@@ -16,8 +16,8 @@ from tileguard.features.kernels import MatmulKernel
 
 OPS = ("mm", "bmm", "addmm")
 
-DTYPES = (("bf16", 4), ("fp16", 3), ("tf32", 2), ("fp32", 1))
-"""dtypes and how often each is drawn; tf32 is fp32 in memory."""
+DTYPES = (("bf16", 3), ("fp16", 2), ("tf32", 2), ("fp32", 2))
+"""dtypes and how often each is drawn; tf32 is fp32 in memory. PyTorch multiplies fp32 as fp32 unless told otherwise."""
 
 MAX_BYTES = 2 << 30
 """Of all three matrices."""
