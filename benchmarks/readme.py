@@ -182,7 +182,7 @@ MODE_LABELS = {
 
 def inductor(result: dict[str, Any]) -> str:
     """The hook in torch.compile on a GPU: device time, wall and compiles of four ways of tuning."""
-    modes, kernels = result["modes"], [kernel for kernel in result["kernels"] if "tileguard" in kernel["us"]]
+    modes = result["modes"]
     rows = [
         "### TorchInductor on an H200",
         "",
@@ -196,24 +196,29 @@ def inductor(result: dict[str, Any]) -> str:
         )
     own = modes["tileguard"]["report"]
     ours = modes["tileguard"]
-    slower = sorted(
-        (kernel["us"]["tileguard"] / kernel["us"]["default"], kernel["us"]["default"])
-        for kernel in kernels
-        if kernel["us"]["tileguard"] > 1.05 * kernel["us"]["default"]
-    )
+    slower = result["slower_than_default"]
+    sure = [one for one in slower if one["sure"]]
     worst = (
-        f"{len(slower)} are over 5 % slower than under the default, all of at most "
-        f"{max(us for _, us in slower):.1f} µs, the worst {slower[-1][0]:.2f} times"
-        if slower
+        f"{len(sure)} are over 5 % slower than under the default beyond two standard errors of the medians, the worst "
+        f"{result['worst_ratio']:.2f} times"
+        if sure
         else "none is over 5 % slower than under the default"
     )
+    if slower and not sure:
+        shown = ", ".join(f"{one['default_us']:.2f} to {one['us']:.2f} µs" for one in slower)
+        worst += f" beyond two standard errors of the medians ({len(slower)} within them, {shown})"
+    days = {
+        run["date"][:10] for name in ("default", "max_autotune", "coordinate_descent") for run in modes[name]["runs"]
+    }
+    earlier = " and ".join(sorted(days - {result["date"][:10]}))
     divided = {name: ours["reduction_us"] / modes[name]["reduction_us"] for name in modes if name != "tileguard"}
     rows.append(
         f"\n{result['n_graphs']} graphs of this project's own (norms, softmax, losses, attention, convolution and MLP "
-        f"blocks; forward and backward; bf16, fp16, fp32) with {len(kernels)} reduction kernels, torch "
+        f"blocks; forward and backward; bf16, fp16, fp32) with {result['n_kernels']} reduction kernels, of which all ways wrote "
+        f"the same {result['n_matched']}, torch "
         f"{result['versions']['torch'].partition('+')[0]}, {result['date'][:10]}; `python benchmarks/inductor_h200.py`, "
-        "[inductor_h200.json](benchmarks/results/inductor_h200.json). Each way in a process of its own with empty caches; "
-        "then all winners timed side by side by CUPTI with a cold L2. With tileguard the reductions take "
+        "[inductor_h200.json](benchmarks/results/inductor_h200.json). Each way in a process of its own with empty caches"
+        f"{f' (the others on {earlier}, on a machine of the same kind)' if earlier else ''}; then all winners timed side by side by CUPTI with a cold L2. With tileguard the reductions take "
         f"{percent(divided['default'])} of the default's time, {percent(divided['max_autotune'])} of max-autotune's and "
         f"{percent(divided['coordinate_descent'])} of coordinate descent's, at "
         f"{percent(ours['wall_s'] / modes['coordinate_descent']['wall_s'])} of the latter's wall (and "

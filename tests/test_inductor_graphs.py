@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from benchmarks.inductor_graphs import GRAPHS, TINY, Graph, gradients_for, materialise, select, step, tiny
-from benchmarks.inductor_h200 import summarise
+from benchmarks.inductor_h200 import slower, summarise
 from benchmarks.inductor_modes import MODES, agreement
 
 
@@ -120,3 +120,16 @@ def test_a_kernel_that_a_mode_lacks_is_in_no_sum() -> None:
     assert values["reduction time, tileguard ÷ coordinate_descent"] == (0.9, True)
     assert values["wall, tileguard ÷ coordinate_descent"] == (0.5, True)
     assert values["graph runs that do not match eager"] == (1.0, False)
+
+
+def test_a_kernel_counts_as_slower_only_beyond_what_its_medians_err_by() -> None:
+    def kernel(us: float, mad: float) -> dict[str, Any]:
+        modes = {"default": 1.0, "tileguard": us}
+        return {
+            "graph": "g", "name": f"{us}", "us": modes,
+            "mad": dict.fromkeys(modes, mad), "rounds": dict.fromkeys(modes, 50),
+        }  # fmt: skip
+
+    kernels = [kernel(1.049, 0.0), kernel(1.06, 0.0), kernel(1.06, 0.05), kernel(1.2, 0.05)]
+    found = slower(kernels, "tileguard")
+    assert [(one["us"], one["sure"]) for one in found] == [(1.06, True), (1.06, False), (1.2, True)]
