@@ -13,7 +13,15 @@ import numpy.typing as npt
 from .errors import InvalidInput
 from .hardware import HardwareSpec
 from .kernels import MatmulKernel
-from .matmul_time import MatmulTimes, matmul_times, rated_unit, whole_warp_groups
+from .matmul_time import (
+    MatmulTimes,
+    copied,
+    matmul_times,
+    rated_unit,
+    turned,
+    vector_bytes,
+    whole_warp_groups,
+)
 from .schema import FeatureSchema
 from .tiles import MatmulTile, matmul_columns
 
@@ -22,7 +30,7 @@ FloatArray = npt.NDArray[np.float64]
 MATMUL_KERNEL_FEATURES = (
     "log2_batch", "log2_m", "log2_n", "log2_k", "log2_m_over_n", "log2_k_over_mn",
     "elem_bytes", "out_elem_bytes", "log2_flops_per_s", "a_transposed", "b_transposed",
-    "log2_m_alignment", "log2_n_alignment", "log2_k_alignment",
+    "log2_m_alignment", "log2_n_alignment", "log2_k_alignment", "log2_a_vector_bytes", "log2_b_vector_bytes",
     "log2_flops", "log2_bytes", "log2_intensity", "log2_inputs_over_l2",
     "log2_arithmetic_us", "log2_traffic_us", "log2_roofline_us",
 )  # fmt: skip
@@ -33,6 +41,7 @@ MATMUL_TILE_FEATURES = (
     "m_padding", "n_padding", "k_padding", "work_padding", "even_k", "log2_row_bytes",
     "log2_step_bytes", "shared_share", "log2_blocks_per_core", "log2_warps_per_core",
     "log2_outputs_per_thread", "log2_operand_registers", "log2_outputs_per_warp", "whole_warp_groups", "log2_fma_reuse",
+    "asynchronous", "turned", "operands_copied", "log2_staged_registers", "stages_ahead", "log2_loads_a_thread",
     "log2_block_intensity", "log2_programs", "log2_programs_per_core",
     "n_wave", "rho", "wave_efficiency", "tail_share", "n_wave_resident",
     "log2_group_rows", "log2_blocks_a_group", "log2_wave_bytes_over_l2", "log2_l2_reuse",
@@ -69,6 +78,7 @@ def matmul_features(kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware:
     varying = (
         _shape_columns(kernel, columns, times)
         | _resource_columns(kernel, columns, resident, hardware)
+        | _copy_columns(kernel, columns, resident, hardware)
         | _grid_columns(kernel, columns, times, resident, hardware)
         | _time_columns(times, roofline)
     )
@@ -93,6 +103,7 @@ def matmul_kernel_features(kernel: MatmulKernel, hardware: HardwareSpec) -> list
         log_batch, log_m, log_n, log_k, log_m - log_n, log_k - (log_m + log_n) / 2,
         kernel.elem_bytes, kernel.out_bytes, math.log2(rate), kernel.a_transposed, kernel.b_transposed,
         *(math.log2(_alignment(size)) for size in (kernel.m, kernel.n, kernel.k)),
+        *map(math.log2, vector_bytes(kernel)),
         math.log2(flops), math.log2(moved), math.log2(flops / moved), math.log2(kernel.input_bytes / hardware.l2_bytes),
         math.log2(arithmetic_us), math.log2(traffic_us), math.log2(max(arithmetic_us, traffic_us)),
     ]  # fmt: skip
@@ -165,6 +176,29 @@ def _resource_columns(
         else np.zeros(len(m)),
         "log2_block_intensity": np.log2(2 * area / ((m + n) * kernel.elem_bytes)),
     }  # fmt: skip
+
+
+def _copy_columns(
+    kernel: MatmulKernel, columns: npt.NDArray[np.int64], resident: _Residency, hardware: HardwareSpec
+) -> dict[str, npt.NDArray[Any]]:
+    """How operands come to shared memory: by themselves, stages ahead, or through a thread's registers."""
+    m, n, k, _, stages, _ = columns.astype(np.float64)
+    threads = resident.warps * hardware.warp_size
+    a_bytes, b_bytes = m * k * kernel.elem_bytes, n * k * kernel.elem_bytes
+    (a_turned, b_turned), (a_copied, b_copied) = turned(kernel, columns), copied(kernel, columns)
+    a_vector, b_vector = vector_bytes(kernel)
+    loads = a_bytes / np.where(a_turned, REGISTER_BYTES, a_vector) + b_bytes / np.where(
+        b_turned, REGISTER_BYTES, b_vector
+    )
+    staged = a_bytes * ~a_copied + b_bytes * ~b_copied
+    return {
+        "asynchronous": whole_warp_groups(columns) & ~(a_turned | b_turned) & (kernel.dtype != "fp32"),
+        "turned": a_turned | b_turned,
+        "operands_copied": a_copied + 2.0 * b_copied,
+        "log2_staged_registers": np.log2(staged / (REGISTER_BYTES * threads) + 1.0),
+        "stages_ahead": np.where(a_copied & b_copied, stages, 1.0),
+        "log2_loads_a_thread": np.log2(loads / threads),
+    }
 
 
 def _fma_reuse(m: FloatArray, n: FloatArray, warps: FloatArray, hardware: HardwareSpec) -> FloatArray:

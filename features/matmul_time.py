@@ -27,6 +27,14 @@ MMA_SYNC_SHARE = 0.63
 """Of the peak rate, what a Hopper's older, synchronous products reach (Luo et al. 2024, microbenchmarks)."""
 
 
+TURNED_SHARE = 0.4
+"""Of the peak rate, where asynchronous products wait for an operand to be turned: of 0.2 to 0.63, what made the planner's
+tiles best on the H200's corpus."""
+
+VECTOR_BYTES, COPY_BYTES = 16, 4
+"""Widest load of a thread, and the least that an asynchronous copy takes."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MatmulTimes:
     """Arrays of one entry a tile. m_cnt, n_cnt: blocks along either axis; grid: blocks of all batches, in waves.
@@ -82,6 +90,31 @@ def whole_warp_groups(columns: IntArray) -> npt.NDArray[np.bool_]:
     return found
 
 
+def turned(kernel: MatmulKernel, columns: IntArray) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """bool[n] for A and for B: whether a tile's asynchronous products must turn the operand first.
+
+    Hopper's take inputs of 32 bits with k contiguous only; another order is written to shared memory anew by the
+    threads, and not copied behind their backs.
+    """
+    wide = whole_warp_groups(columns) & (kernel.dtype == "tf32")
+    return wide & kernel.a_transposed, wide & (not kernel.b_transposed)
+
+
+def vector_bytes(kernel: MatmulKernel) -> tuple[int, int]:
+    """Of A and of B: widest load that every row's start is aligned to, VECTOR_BYTES at most."""
+    rows = kernel.m if kernel.a_transposed else kernel.k, kernel.k if kernel.b_transposed else kernel.n
+    a, b = (min((extent & -extent) * kernel.elem_bytes, VECTOR_BYTES) for extent in rows)
+    return a, b
+
+
+def copied(kernel: MatmulKernel, columns: IntArray) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """bool[n] for A and for B: whether loads go to shared memory by themselves, stages ahead: of COPY_BYTES at least,
+    and of nothing that is turned."""
+    a, b = vector_bytes(kernel)
+    turned_a, turned_b = turned(kernel, columns)
+    return ~turned_a & (a >= COPY_BYTES), ~turned_b & (b >= COPY_BYTES)
+
+
 def matmul_times(kernel: MatmulKernel, columns: IntArray, hardware: HardwareSpec) -> MatmulTimes:
     """What predicted_us says of tiles as `matmul_columns` gives them, part by part. Raises InvalidInput as it does."""
     unit = rated_unit(kernel, hardware)
@@ -93,10 +126,14 @@ def matmul_times(kernel: MatmulKernel, columns: IntArray, hardware: HardwareSpec
 
     # Of fp32 no tensor core makes products.
     synchronous = np.where(whole_warp_groups(columns) | (kernel.dtype == "fp32"), 1.0, MMA_SYNC_SHARE)
+    a_turned, b_turned = turned(kernel, columns)
+    synchronous[a_turned | b_turned] = TURNED_SHARE
+    a_copied, b_copied = copied(kernel, columns)
+    alone = (stages == 1) | ~(a_copied & b_copied)
     compute_s = 2.0 * area * k / (unit.rates[kernel.dtype] * synchronous)
     load_s = sides * k * kernel.elem_bytes / unit.l2_bytes_per_s_per_core
     store_s = area * kernel.out_bytes / unit.gm_bytes_per_s_per_core
-    inner_s = np.where(stages == 1, compute_s + load_s, np.maximum(compute_s, load_s))
+    inner_s = np.where(alone, compute_s + load_s, np.maximum(compute_s, load_s))
     blocks_s = grid.n_wave * np.maximum(inner_s, store_s)
 
     # GROUP_M rows of blocks are walked column by column: what runs at once is that many rows by so many columns.

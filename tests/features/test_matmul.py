@@ -87,3 +87,40 @@ def test_a_tile_without_warps_gets_those_of_its_outputs(dtype: str) -> None:
     kernel = MatmulKernel(1, 512, 512, 512, dtype)
     derived, given = (named(kernel, MatmulTile(128, 128, 32, warps))["log2_warps"] for warps in (None, 4))
     assert derived == given == 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "a_transposed", "b_transposed", "tile", "turned"),
+    [
+        ("tf32", False, True, MatmulTile(64, 64, 32, 4), 0),  # k contiguous in both
+        ("tf32", False, False, MatmulTile(64, 64, 32, 4), 1),
+        ("tf32", True, True, MatmulTile(64, 64, 32, 4), 1),
+        ("tf32", False, False, MatmulTile(64, 64, 32, 2), 0),  # synchronous products take any order
+        ("bf16", False, False, MatmulTile(64, 64, 32, 4), 0),
+        ("fp32", False, False, MatmulTile(64, 64, 32, 4), 0),  # no tensor core
+    ],
+)
+def test_asynchronous_products_turn_32_bit_operands_whose_k_is_not_contiguous(
+    dtype: str, a_transposed: bool, b_transposed: bool, tile: MatmulTile, turned: int
+) -> None:
+    kernel = MatmulKernel(1, 512, 512, 512, dtype, None, a_transposed, b_transposed)
+    found = named(kernel, tile)
+    assert found["turned"] == turned
+    assert found["asynchronous"] == float(tile.num_warps == 4 and dtype != "fp32" and not turned)
+    assert found["operands_copied"] == 3 - turned * (a_transposed + 2 * (not b_transposed))
+
+
+def test_rows_that_begin_anywhere_are_not_copied_stages_ahead() -> None:
+    even, odd = (named(MatmulKernel(1, 512, 512, k, "bf16"), MatmulTile(64, 64, 32, 4, 3)) for k in (512, 329))
+    assert (even["log2_a_vector_bytes"], odd["log2_a_vector_bytes"]) == (4, 1)
+    assert (even["stages_ahead"], odd["stages_ahead"]) == (3, 1)
+    assert (even["operands_copied"], odd["operands_copied"]) == (3, 2)
+    assert (even["log2_staged_registers"], odd["log2_staged_registers"]) == (0, np.log2(64 * 32 * 2 / (4 * 128) + 1))
+
+
+def test_a_low_tile_of_fp32_is_reused_more_by_fewer_warps() -> None:
+    """16 x 256: with two warps a thread has 16 rows of 4 columns, with eight 4 of 4."""
+    kernel = MatmulKernel(1, 4, 31552, 896, "fp32", None, False, True)
+    few, many = (named(kernel, MatmulTile(16, 256, 64, warps, 3))["log2_fma_reuse"] for warps in (2, 8))
+    assert (few, many) == (np.log2(64 / 20), 1)
+    assert named(replace(kernel, dtype="bf16"), MatmulTile(16, 256, 64, 2, 3))["log2_fma_reuse"] == 0

@@ -222,6 +222,27 @@ def test_a_budget_ends_the_sweep_and_the_next_run_goes_on(fake: None, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 
+def test_a_tile_that_loses_the_gpus_context_costs_itself_alone(
+    fake: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kernel = KERNELS[0]
+    timed = [one.tile for one in small_plan(kernel).tiles if one.tile.num_warps != 2 and one.tile.xblock not in (8, 32)]
+    bad = timed[len(timed) // 2]
+
+    def illegal(job: TimingJob | None) -> Any:
+        if job is not None and bad in job.tiles:
+            raise RuntimeError("an illegal memory access")
+        return timing(job)
+
+    monkeypatch.setattr(inductor_sweep, "tile_timer", lambda: illegal)
+    run_sweep(tmp_path / "s.jsonl", [kernel])
+    rows = records(tmp_path / "s.jsonl")[kernel.key]["rows"]
+    lost = [kernel.tile(row) for row in rows if "illegal memory access" in row.get("error", "")]
+    assert lost == [bad]
+    assert {kernel.tile(row) for row in rows if "us" in row} == set(timed) - {bad}
+    assert len(timed) > 2
+
+
 def test_where_no_kernel_can_be_timed_the_run_stops_and_writes_none_of_them(fake: None, tmp_path: Path) -> None:
     out = tmp_path / "s.jsonl"
     with pytest.raises(TimingFault, match="lost events"):
