@@ -197,16 +197,15 @@ def inductor(result: dict[str, Any]) -> str:
     own = modes["tileguard"]["report"]
     ours = modes["tileguard"]
     slower = result["slower_than_default"]
-    sure = [one for one in slower if one["sure"]]
+    shown = ", ".join(
+        f"{one['default_us']:.2f} to {one['us']:.2f} µs{'' if one['sure'] else ', within two standard errors of the medians'}"
+        for one in slower
+    )
     worst = (
-        f"{len(sure)} are over 5 % slower than under the default beyond two standard errors of the medians, the worst "
-        f"{result['worst_ratio']:.2f} times"
-        if sure
+        f"{len(slower)} measured over 5 % slower than under the default ({shown}), the worst {result['worst_ratio']:.3f} times"
+        if slower
         else "none is over 5 % slower than under the default"
     )
-    if slower and not sure:
-        shown = ", ".join(f"{one['default_us']:.2f} to {one['us']:.2f} µs" for one in slower)
-        worst += f" beyond two standard errors of the medians ({len(slower)} within them, {shown})"
     days = {
         run["date"][:10] for name in ("default", "max_autotune", "coordinate_descent") for run in modes[name]["runs"]
     }
