@@ -39,10 +39,10 @@ WORST_TARGET = 1.05
 """One kernel's device time, tileguard's ÷ the default's, at most."""
 
 ERRORS = 2.0
-"""Standard errors by which a kernel is past WORST_TARGET for sure: CUPTI's tick is 2.6 % of a kernel of 1.25 µs."""
+"""Standard errors by which a kernel is past WORST_TARGET for sure."""
 
-MEDIAN_ERROR = 1.2533 * 1.4826
-"""Standard error of a median ÷ (median absolute deviation ÷ √n), of normal noise."""
+MEAN_ERROR = 1.087 * 1.4826
+"""Standard error of the middle half's mean ÷ (median absolute deviation ÷ √n), of normal noise."""
 
 
 def main() -> None:
@@ -236,7 +236,7 @@ def hook_overhead(log: Path) -> dict[str, Any]:
 
 def slower(matched: Sequence[Any], mode: str) -> list[dict[str, Any]]:
     """Kernels that a mode left over 5 % slower than the default did, with both times and the default's spread, µs. sure:
-    whether that is beyond ERRORS standard errors of the two medians."""
+    whether that is beyond ERRORS standard errors of the two times."""
     found = [kernel for kernel in matched if kernel["us"][mode] > WORST_TARGET * kernel["us"][DEFAULT]]
     return [
         {
@@ -245,15 +245,15 @@ def slower(matched: Sequence[Any], mode: str) -> list[dict[str, Any]]:
             "us": kernel["us"][mode],
             "mad_us": kernel["mad"][DEFAULT],
             "sure": kernel["us"][mode] - WORST_TARGET * kernel["us"][DEFAULT]
-            > ERRORS * math.hypot(median_error(kernel, mode), WORST_TARGET * median_error(kernel, DEFAULT)),
+            > ERRORS * math.hypot(error_us(kernel, mode), WORST_TARGET * error_us(kernel, DEFAULT)),
         }
         for kernel in found
     ]
 
 
-def median_error(kernel: Mapping[str, Any], mode: str) -> float:
-    """Standard error of a mode's median time, µs."""
-    return float(MEDIAN_ERROR * kernel["mad"][mode] / math.sqrt(kernel["rounds"][mode]))
+def error_us(kernel: Mapping[str, Any], mode: str) -> float:
+    """Standard error of a mode's time, the mean of the middle half of its rounds."""
+    return float(MEAN_ERROR * kernel["mad"][mode] / math.sqrt(kernel["rounds"][mode]))
 
 
 def ratio(kernel: Mapping[str, Any], mode: str) -> float:
@@ -261,7 +261,7 @@ def ratio(kernel: Mapping[str, Any], mode: str) -> float:
 
 
 def noise(matched: Sequence[Any]) -> dict[str, Any]:
-    """How far one config's two medians lie apart, and the median absolute deviation relative to its time."""
+    """How far one config's two times lie apart, and the median absolute deviation relative to its time."""
     aa = [abs(math.log(kernel["aa"])) for kernel in matched]
     mads = [kernel["mad"][DEFAULT] / kernel["us"][DEFAULT] for kernel in matched]
     if not matched:

@@ -2,7 +2,8 @@
 
 Each graph is compiled once as the host would. Every distinct winner of a reduction kernel is compiled for the very
 arguments that the graph gave it, and all are timed in interleaved rounds by CUPTI's kernel durations, with the L2
-overwritten before every launch. The default's own winner runs twice in each round: that ratio is the noise.
+overwritten before every launch; a time is the mean of the middle half of its rounds. The default's own winner runs
+twice in each round: that ratio is the noise.
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ from benchmarks.inductor_graphs import Graph, gradients_for, materialise, step
 from benchmarks.inductor_modes import describe, describe_config, machine, watching
 from benchmarks.pieces import write
 from tileguard.learner.inductor.cupti import CuptiStopwatch
+from tileguard.learner.inductor.timing import summary
 
-ROUNDS, SLOW_ROUNDS, WARM_ROUNDS = 51, 25, 4
-SLOW_US = 500.0
+LOOK_ROUNDS, ROUNDS = 5, 51
+"""Rounds that tell how long a kernel is, and rounds that count."""
+
+SHORT_US, SHORT_ROUNDS = 6.0, 301
+"""CUPTI's tick of 32 ns is 2.6 % of a kernel of 1.25 µs: only a mean over many rounds tells 5 % from none."""
+
+SLOW_US, SLOW_ROUNDS = 500.0, 25
 COMPILE_TIMEOUT_S = 60.0
 
 
@@ -149,7 +156,7 @@ def _compile_job(index: int) -> None:
 
 
 def time_contest(contest: Contest, stopwatch: CuptiStopwatch) -> dict[str, Any]:
-    """Median, median absolute deviation and count of each config's times, µs; aa: the default's two medians' ratio."""
+    """Time, median absolute deviation and count of each config's times, µs; aa: the default's two times' ratio."""
     launchers, errors = {}, {}
     for text, config in contest.configs.items():
         try:
@@ -160,30 +167,12 @@ def time_contest(contest: Contest, stopwatch: CuptiStopwatch) -> dict[str, Any]:
     names = [*launchers, default]  # the default once more, last: the noise
     runners = [launchers[name] for name in names]
     args, _ = contest.autotuner.clone_args(*contest.args)  # what the kernel changes in place is not the graph's own
-    slow = max(wall_us(runner, args) for runner in runners) > SLOW_US
-    rounds = WARM_ROUNDS + (SLOW_ROUNDS if slow else ROUNDS)
-    times = [one[WARM_ROUNDS:] for one in stopwatch.time(runners, args, rounds)]
-    medians = [statistics.median(one) for one in times]
+    looks = [statistics.median(one) for one in stopwatch.time(runners, args, LOOK_ROUNDS)]
+    rounds = SHORT_ROUNDS if min(looks) < SHORT_US else SLOW_ROUNDS if max(looks) > SLOW_US else ROUNDS
+    times = [summary(one) for one in stopwatch.time(runners, args, rounds)]
     return {
-        "us": {name: rounded(one) for name, one in zip(names[:-1], times, strict=False)},
-        "aa": round(medians[-1] / medians[names.index(default)], 4),
+        "us": {name: [one["us"], one["mad"], one["reps"]] for name, one in zip(names[:-1], times, strict=False)},
+        "aa": round(times[-1]["us"] / times[names.index(default)]["us"], 4),
         "registers": {name: [runner.n_regs, runner.n_spills] for name, runner in launchers.items()},
         **({"errors": errors} if errors else {}),
     }
-
-
-def rounded(times: Sequence[float]) -> list[float]:
-    middle = statistics.median(times)
-    mad = statistics.median(abs(us - middle) for us in times)
-    return [round(middle, 3), round(mad, 3), len(times)]
-
-
-def wall_us(runner: Any, args: Sequence[Any]) -> float:
-    """Of a second launch, with its overhead: enough to tell slow kernels."""
-    stream = torch.cuda.current_stream().cuda_stream
-    runner(*args, stream=stream)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    runner(*args, stream=stream)
-    torch.cuda.synchronize()
-    return 1e6 * (time.perf_counter() - began)

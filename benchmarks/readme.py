@@ -198,7 +198,7 @@ def inductor(result: dict[str, Any]) -> str:
     ours = modes["tileguard"]
     slower = result["slower_than_default"]
     shown = ", ".join(
-        f"{one['default_us']:.2f} to {one['us']:.2f} µs{'' if one['sure'] else ', within two standard errors of the medians'}"
+        f"{one['default_us']:.2f} to {one['us']:.2f} µs{'' if one['sure'] else ', within two standard errors'}"
         for one in slower
     )
     worst = (

@@ -122,7 +122,7 @@ def test_a_kernel_that_a_mode_lacks_is_in_no_sum() -> None:
     assert values["graph runs that do not match eager"] == (1.0, False)
 
 
-def test_a_slower_kernel_is_sure_only_beyond_what_its_medians_err_by() -> None:
+def test_a_slower_kernel_is_sure_only_beyond_what_its_times_err_by() -> None:
     def kernel(us: float, mad: float) -> dict[str, Any]:
         modes = {"default": 1.0, "tileguard": us}
         return {
