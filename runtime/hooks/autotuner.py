@@ -152,7 +152,7 @@ class TileguardAutotuner(triton_heuristics.CachingAutotuner):  # type: ignore[mi
             warn_once("tileguard leaves timing to the host", error)
             return self._as_the_host(*args, reason=f"race: {type(error).__name__}", **kwargs)
         self.reset_to_zero_args(*args, **kwargs)
-        timings = {launcher: us / 1e3 for launcher, us in zip(launchers, outcome.medians_us, strict=True)}
+        timings = {launcher: us / 1e3 for launcher, us in zip(launchers, outcome.times_us, strict=True)}
         for launcher, ms in timings.items():
             self.coordesc_tuner.cache_benchmark_result(launcher.config, ms)
         # The host takes the least time, the first of equals: the race's winner, which may have won by a tie.
@@ -224,7 +224,7 @@ def _kernel_record(
         if outcome is not None:
             status = autotuner.failures.get(key, "out_of_resource")
             if (i := position.get(key)) is not None:
-                us, mad, rounds = outcome.medians_us[i], outcome.mads_us[i], outcome.rounds[i]
+                us, mad, rounds = outcome.times_us[i], outcome.mads_us[i], outcome.rounds[i]
                 status = "spilled" if key in spilled else "ok" if outcome.launched[i] else "launch_error"
                 us, mad = (us, mad) if math.isfinite(us) else (None, None)
         if key == winner_key:

@@ -224,7 +224,7 @@ def _tiles(
         ms = times.get(choice)
         us, mad, reps = 1e3 * ms if ms is not None else None, None, 0
         if result is not None and (i := place.get(id(choice))) is not None:
-            us, mad = (1e3 * seen.scale * value for value in (result.medians_us[i], result.mads_us[i]))
+            us, mad = (1e3 * seen.scale * value for value in (result.times_us[i], result.mads_us[i]))
             reps = result.rounds[i]
         tiles.append(_tile(template, numbers, who, _status(choice, ms), us=us, us_mad=mad, reps=reps))
     left = ((numbers, who) for numbers, who in proposers.items() if numbers not in listed)

@@ -104,7 +104,7 @@ def raced(
 
 
 def told(result: RaceResult, least_ms: float) -> list[float]:
-    """Times in ms for a host that takes the least: medians, scaled so that the winner's is the least that the host found.
+    """Times in ms for a host that takes the least: the race's, scaled so that the winner's is the least that the host found.
 
     That keeps the winner below those that were not raced, and comparable with what the host times itself later, launch
     and all (a fused kernel: scheduler.py, speedup_by_fusion). No other is as low: the winner may owe its place to the
@@ -113,14 +113,14 @@ def told(result: RaceResult, least_ms: float) -> list[float]:
     scale = scale_of(result, least_ms)
     behind = math.nextafter(least_ms, math.inf)
     return [
-        least_ms if i == result.winner else max(us * scale, behind) for i, us in enumerate(result.medians_us)
+        least_ms if i == result.winner else max(us * scale, behind) for i, us in enumerate(result.times_us)
     ]  # fmt: skip
 
 
 def scale_of(result: RaceResult, least_ms: float) -> float:
-    """What makes the winner's median the host's least: ms on the host's scale ÷ µs of the race."""
+    """What makes the winner's time the host's least: ms on the host's scale ÷ µs of the race."""
     assert result.winner is not None
-    return least_ms / result.medians_us[result.winner]
+    return least_ms / result.times_us[result.winner]
 
 
 def is_added(choice: Any) -> bool:

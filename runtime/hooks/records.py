@@ -31,7 +31,7 @@ R = TypeVar("R", bound="TuningRecord")
 class TileRecord:
     """One tile of a kernel's list: who proposed it (kept in the order of PROPOSERS) and what became of it.
 
-    us: median of its rounds; us_mad: their median absolute deviation; reps: how many counted. A time that is not finite
+    us: mean of the middle half of its rounds; us_mad: the rounds' median absolute deviation; reps: how many counted. A time that is not finite
     is not known: None. Raises InvalidInput naming the field.
     """
 
