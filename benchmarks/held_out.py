@@ -26,8 +26,9 @@ from tileguard.learner.pipeline import PATIENT, Trained, held_out_metrics, held_
 from tileguard.learner.tables import evaluation_notes, selector_table
 from tileguard.learner.train import BoosterRanker, TrainConfig, library_versions
 from tileguard.learner.training_run import save_figures, training_figures
-from tileguard.runtime.cli import console, finite
+from tileguard.runtime.cli import console
 from tileguard.runtime.lattice import lattice
+from tileguard.runtime.manifest import finite
 from tileguard.runtime.selector import Selector
 
 ROOT = Path(__file__).resolve().parents[1]

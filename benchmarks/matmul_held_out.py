@@ -33,7 +33,8 @@ from tileguard.learner.tables import evaluation_notes, selector_table
 from tileguard.learner.train import library_versions
 from tileguard.runtime.calibration import calibrated_k
 from tileguard.runtime.choose import choose
-from tileguard.runtime.cli import console, finite
+from tileguard.runtime.cli import console
+from tileguard.runtime.manifest import finite
 from tileguard.runtime.matmul_selector import PRUNE_RISK, unlikely
 from tileguard.runtime.matmul_tiles import matmul_lattice, planner_tiles
 from tileguard.runtime.optional import require

@@ -53,3 +53,9 @@ def checked_choice(field: str, value: object, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise InvalidInput(field, value, "one of " + ", ".join(choices))
     return value
+
+
+def checked_type(field: str, value: object, kind: type) -> None:
+    """Raise InvalidInput unless `value` is a `kind`."""
+    if not isinstance(value, kind):
+        raise InvalidInput(field, value, f"a {kind.__name__}")

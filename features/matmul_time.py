@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InvalidInput
+from .errors import InvalidInput, checked_type
 from .hardware import HardwareSpec, MatmulUnit
 from .kernels import MatmulKernel
 from .tiles import MatmulTile, matmul_columns
@@ -73,6 +73,8 @@ def predicted_us(kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware: Ha
 
 def rated_unit(kernel: MatmulKernel, hardware: HardwareSpec) -> MatmulUnit:
     """The matrix unit that multiplies the kernel. Raises InvalidInput where hardware or dtype has no known rate."""
+    checked_type("kernel", kernel, MatmulKernel)
+    checked_type("hardware", hardware, HardwareSpec)
     unit = hardware.matmul
     if unit is None:
         raise InvalidInput("hardware", hardware.name, "one whose matrix unit is known")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InvalidInput, checked_choice, checked_int
+from .errors import InvalidInput, checked_choice, checked_int, checked_type
 
 _CAP = 1 << 48
 _CAPS = np.array([_CAP, _CAP, 1 << 20, 1 << 20], dtype=np.int64)
@@ -151,16 +151,23 @@ class TileSpace(Sequence[T]):
 
 
 def tile_columns(tiles: Sequence[ReductionTile]) -> npt.NDArray[np.int64]:
-    """int64[4, n]: xblock, r0_block (2^48 at most), num_warps (0 where None), num_stages. Raises InvalidInput for no tile."""
+    """int64[4, n]: xblock, r0_block (2^48 at most), num_warps (0 where None), num_stages. Raises InvalidInput for no tile, and
+    for what is none."""
     if not tiles:
         raise InvalidInput("tiles", tiles, "at least one tile")
-    return tiles.columns if isinstance(tiles, TileSpace) else _columns(tiles)
+    return tiles.columns if isinstance(tiles, TileSpace) else _columns(_all_of(ReductionTile, tiles))
 
 
 def matmul_columns(tiles: Sequence[MatmulTile]) -> npt.NDArray[np.int64]:
     """int64[6, n]: block_m, block_n, block_k, num_warps (0 where None), num_stages, group_m; sides and group 2^48 at
-    most. Read-only."""
-    return tiles.columns if isinstance(tiles, TileSpace) else _matmul_columns(tiles)
+    most. Read-only. Raises InvalidInput for what is no tile."""
+    return tiles.columns if isinstance(tiles, TileSpace) else _matmul_columns(_all_of(MatmulTile, tiles))
+
+
+def _all_of(kind: type[T], tiles: Sequence[T]) -> Sequence[T]:
+    for tile in tiles:
+        checked_type("tiles", tile, kind)
+    return tiles
 
 
 def _columns_of(tiles: Sequence[Any]) -> npt.NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -192,7 +193,9 @@ def _cell(text: str) -> str:
 
 def _row(name: str, summary: Mapping[str, Any], *columns: str) -> str:
     shares = [_percent(summary[tier]) for tier in _TIERS]
-    rest = [f"{summary[key]:.3f}" for key in ("geomean", "p95", "worst")]
+    # A set without a measured tile has no time: infinite here, null in a manifest's JSON.
+    figures = (summary[key] for key in ("geomean", "p95", "worst"))
+    rest = ["none" if figure is None or math.isinf(figure) else f"{figure:.3f}" for figure in figures]
     return "| " + " | ".join([name, *columns, *shares, *rest, f"{summary['set_mean']:.1f}"]) + " |"
 
 

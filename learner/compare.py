@@ -93,7 +93,8 @@ def column_of_manifest(name: str, manifest: Manifest) -> Column:
         metrics |= {f"{metric_name(selector)}/{key}": value for key, value in summary.items() if _is_number(value)}
     for regime, summary in held_out.get("by_regime", {}).items():
         metrics[f"regime/{regime}"] = summary["kernels"]
-        metrics |= {f"model_at_8/{regime}/{key}": summary[key] for key in ("lossless", "severe", "geomean")}
+        shown = {key: summary[key] for key in ("lossless", "severe", "geomean")}
+        metrics |= {f"model_at_8/{regime}/{key}": value for key, value in shown.items() if _is_number(value)}
     points = {int(c["k"]): {"lossless": 1 - c["misses"] / c["kernels"]} for c in manifest.calibration if c["kernels"]}
     return _column(name, "manifest", manifest.hardware, manifest.corpora, "model@8", metrics, points)
 

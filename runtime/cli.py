@@ -25,6 +25,7 @@ from .devices.cpu import OPS, PROGRAM_OPS, cpu_kernel
 from .doctor import diagnose
 from .hooks.records import UNTOUCHED
 from .hooks.report import read_log
+from .manifest import finite
 from .objective import AmortisedTime, Objective, RunTime
 from .report_cli import ORDERS, legend, ordered, report_table, summary_grid
 from .selector import DEFAULT_TOP_K, CandidateSet, Selector
@@ -233,15 +234,6 @@ def show_help(context: typer.Context) -> None:
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on standard output; no NaN, no infinity (they become null)."""
     sys.stdout.write(json.dumps(finite(value), indent=1, allow_nan=False) + "\n")
-
-
-def finite(value: Any) -> Any:
-    """The same with null for NaN and infinity, which JSON has not."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not (abs(value) < float("inf")) else value
 
 
 from . import plan_cli, tune_cli  # noqa: F401  (last: their commands use what is above)

@@ -91,9 +91,12 @@ class GuardPolicy:
     max_overruns: int = 3
 
     def __post_init__(self) -> None:
+        if not isinstance(self.enabled, bool):
+            raise InvalidInput("enabled", self.enabled, "True or False")
         for name in ("range_slack", "score_budget_s", "load_budget_s"):
-            if not getattr(self, name) >= 0:
-                raise InvalidInput(name, getattr(self, name), "a number >= 0")
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+                raise InvalidInput(name, value, "a number >= 0")
         checked_int("max_overruns", self.max_overruns, minimum=1)
 
 

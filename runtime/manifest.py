@@ -16,6 +16,14 @@ MANIFEST_VERSION = 1
 _LATER = ("families",)
 """Fields that manifests of this version may lack, as they came later."""
 
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("family", "hardware", "schema_digest", "onnx_sha256", "command", "created", "tileguard_version"), str),
+    **dict.fromkeys(("schema_version", "seed"), int),
+    **dict.fromkeys(("ranges", "corpora", "parameters", "libraries", "metrics"), dict),
+    **dict.fromkeys(("feature_names", "calibration"), list),
+}  # fmt: skip
+"""What JSON must have for a field; the rest is checked by its meaning."""
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -49,8 +57,17 @@ class Manifest:
     families: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Indented JSON with keys in field order."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+        """Indented JSON with keys in field order; null for a figure that is not finite."""
+        return json.dumps(finite(dataclasses.asdict(self)), indent=1, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON has not."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def parse_manifest(text: str) -> Manifest:
@@ -67,6 +84,9 @@ def parse_manifest(text: str) -> Manifest:
         raise ModelRejected(
             Reason.SCHEMA_MISMATCH, f"manifest version {raw['manifest_version']!r}, this is {MANIFEST_VERSION}"
         )
+    for name, kind in _KINDS.items():
+        if not isinstance(raw[name], kind) or isinstance(raw[name], bool):
+            raise ModelRejected(Reason.UNREADABLE, f"manifest: {name} is {raw[name]!r:.100}")
     try:
         values = {name: raw[name] for name in names if name in raw}
         values["feature_names"] = tuple(str(name) for name in raw["feature_names"])
@@ -76,6 +96,9 @@ def parse_manifest(text: str) -> Manifest:
         values["families"] = _texts(raw.get("families", []))
     except (AttributeError, TypeError, ValueError) as error:
         raise ModelRejected(Reason.UNREADABLE, f"manifest: {error}") from None
+    for name, (low, high) in values["ranges"].items():
+        if not -math.inf < low <= high < math.inf:
+            raise ModelRejected(Reason.UNREADABLE, f"manifest: the range of {name!r:.100} is {low} to {high}")
     for entry in values["calibration"]:
         if not _calibrates(entry):
             raise ModelRejected(Reason.UNREADABLE, f"manifest: {entry!r:.100} calibrates no k")

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tileguard.features.errors import checked_type
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import MatmulKernel
 from tileguard.features.matmul_time import WGMMA_ROWS, WGMMA_WARPS, matmul_times, predicted_us
@@ -85,7 +86,10 @@ def matmul_lattice(kernel: MatmulKernel, hardware: HardwareSpec) -> TileSpace[Ma
 
 
 def is_rated(kernel: MatmulKernel, hardware: HardwareSpec) -> bool:
-    """Whether there are Triton tiles to propose: on a GPU whose rate for the dtype is known."""
+    """Whether there are Triton tiles to propose: on a GPU whose rate for the dtype is known. Raises InvalidInput for what
+    is no kernel or no hardware."""
+    checked_type("kernel", kernel, MatmulKernel)
+    checked_type("hardware", hardware, HardwareSpec)
     return hardware.kind == "nvidia" and hardware.matmul is not None and kernel.dtype in hardware.matmul.rates
 
 

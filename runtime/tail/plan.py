@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 
-from tileguard.features.errors import InvalidInput, checked_choice, checked_int
+from tileguard.features.errors import InvalidInput, checked_choice, checked_int, checked_type
 from tileguard.features.hardware import HardwareSpec
 from tileguard.features.kernels import MatmulKernel
 
@@ -122,8 +122,7 @@ def plan_tail(
     the first split's s_m, s_n, else found as `first` says. With a first split of `waves` or `joint`, A1b is never
     slower than A0 or B. Raises InvalidInput naming the field.
     """
-    if not isinstance(kernel, MatmulKernel):
-        raise InvalidInput("kernel", type(kernel).__name__, "a MatmulKernel")
+    checked_type("kernel", kernel, MatmulKernel)
     checked_choice("geometry", geometry, GEOMETRIES)
     checked_choice("first", first, FIRSTS)
     number = isinstance(min_utilisation, int | float) and not isinstance(min_utilisation, bool)

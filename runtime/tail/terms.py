@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tileguard.features.errors import InvalidInput, checked_choice
+from tileguard.features.errors import InvalidInput, checked_choice, checked_type
 from tileguard.features.hardware import KNOWN, HardwareSpec, MatmulUnit
 from tileguard.features.kernels import MatmulKernel
 
@@ -86,6 +86,7 @@ class Terms:
 
 def matmul_unit(hardware: HardwareSpec) -> MatmulUnit:
     """The hardware's matrix unit. Raises InvalidInput where none is described."""
+    checked_type("hardware", hardware, HardwareSpec)
     if hardware.matmul is None:
         known = ", ".join(name for name, spec in KNOWN.items() if spec.matmul is not None)
         raise InvalidInput("hardware", hardware.name, f"one whose matrix unit is known: {known}")

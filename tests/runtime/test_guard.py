@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import json
 import logging
+import math
 import os
 import shutil
 import threading
@@ -198,6 +199,14 @@ def test_a_manifest_without_a_key_names_it(own_model: Path, key: str) -> None:
         ("calibration", 3),
         ("diversity", "much"),
         ("onnx_sha256", None),
+        ("schema_version", "4"),
+        ("schema_version", True),
+        ("seed", 1.5),
+        ("hardware", 3),
+        ("metrics", []),
+        ("ranges", {"log2_xnumel": [float("-inf"), float("inf")]}),
+        ("ranges", {"log2_xnumel": [float("nan"), 1.0]}),
+        ("ranges", {"log2_xnumel": [2.0, 1.0]}),
     ],
 )
 def test_a_manifest_whose_value_has_another_type(own_model: Path, key: str, value: object) -> None:
@@ -236,6 +245,26 @@ def test_a_model_of_another_family_names_both(own_model: Path) -> None:
 def test_a_manifest_survives_its_own_json(model_dir: Path) -> None:
     text = (model_dir / MANIFEST_FILE).read_text()
     assert parse_manifest(text).to_json() == text
+
+
+def test_a_figure_that_is_not_finite_is_null_in_a_manifest() -> None:
+    manifest = manifest_for("h200", metrics={"worst": math.inf, "by_k": [math.nan, 1.0]})
+    text = manifest.to_json()
+    assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"worst": None, "by_k": [None, 1.0]}
+    assert parse_manifest(text).to_json() == text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("enabled", 1), ("range_slack", "much"), ("range_slack", -0.1), ("score_budget_s", math.nan),
+        ("score_budget_s", True), ("load_budget_s", None), ("max_overruns", 0), ("max_overruns", 1.5),
+    ],
+)  # fmt: skip
+def test_a_policy_names_the_field_that_it_cannot_use(field: str, value: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        GuardPolicy(**{field: value})
+    assert caught.value.field == field
 
 
 def test_onnxruntime_cannot_be_imported(own_model: Path) -> None:

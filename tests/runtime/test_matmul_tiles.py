@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +14,16 @@ from hypothesis import strategies as st
 from tileguard.features.errors import InvalidInput
 from tileguard.features.hardware import known_hardware
 from tileguard.features.kernels import DTYPE_BYTES, MatmulKernel
+from tileguard.features.matmul import matmul_features
 from tileguard.features.matmul_time import predicted_us
 from tileguard.features.pow2 import is_pow2
-from tileguard.features.tiles import MatmulTile
-from tileguard.runtime.matmul_tiles import MOST, fits, planner_tiles
+from tileguard.features.tiles import MatmulTile, tile_columns
+from tileguard.runtime.matmul_tiles import MOST, fits, matmul_lattice, planner_tiles
+from tileguard.runtime.tail.plan import plan_tail
 
 H200 = known_hardware("h200")
 RATED = ("bf16", "fp16", "tf32", "fp32", "fp8")
+PRODUCT = MatmulKernel(1, 100, 200, 300, "bf16")
 SIZES = st.integers(1, 1 << 20) | st.integers(0, 20).map(lambda e: 1 << e)
 
 
@@ -127,3 +132,21 @@ def test_synchronous_products_are_slower_and_an_fp32_one_knows_no_tensor_core() 
     assert other == pytest.approx(one / 0.63)
     one, other = predicted_us(replace(kernel, dtype="fp32"), [asynchronous, synchronous], fast)
     assert other == one
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: planner_tiles(PRODUCT, "h200"),  # type: ignore[arg-type]
+        lambda: planner_tiles((1, 128, 128, 128), H200),  # type: ignore[arg-type]
+        lambda: matmul_lattice(PRODUCT, None),  # type: ignore[arg-type]
+        lambda: matmul_features(PRODUCT, [(128, 128, 64)], H200),  # type: ignore[list-item]
+        lambda: matmul_features("mm", [MatmulTile(128, 128, 64)], H200),  # type: ignore[arg-type]
+        lambda: plan_tail(PRODUCT, "h200"),  # type: ignore[arg-type]
+        lambda: plan_tail("mm", H200),  # type: ignore[arg-type]
+        lambda: tile_columns([MatmulTile(128, 128, 64)]),  # type: ignore[list-item]
+    ],
+)
+def test_what_is_no_kernel_no_tile_and_no_hardware_is_named(call: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidInput, match=r"a MatmulKernel|a HardwareSpec|a MatmulTile|a ReductionTile"):
+        call()
