@@ -34,6 +34,8 @@ MAX_ACCESSES = 64
 
 _Layout: TypeAlias = tuple[bool, bool, int, int, int, int, int, bool]
 
+_INDIRECT: _Layout = (True, True, 0, 0, 1, 1, 1, True)
+
 _PROBES = np.array(sorted({1 << e for e in range(15)} | {3 << e for e in range(13)}), dtype=np.int64)
 """Distances at which an index expression is asked whether it still goes on in equal steps."""
 
@@ -41,16 +43,19 @@ _FUNCTION = "@triton.jit"
 """Where the function begins; imports and metadata stand before it."""
 
 _INDEX = re.compile(r"^\(*(xindex|r0_index)(?: // (\w+))?\)*(?: % (\w+))?\)*$")
-_SIZE = re.compile(r"ks\d+")
+_SIZE = re.compile(r"\bks\d+\b")
+_QUOTIENT = re.compile(r"\((?:\((\d+) \+ (\d+)\)|(\d+)) // ([1-9]\d*)\)")
 _WRAPPED = re.compile(r"tl\.(?:full\(\[[\d, ]*\], (-?\d+),|broadcast_to\((.+), \[)")
-_DEFINITION = re.compile(r"(x\d+|r0_\d+) = (.+)")
 _ACCESS = re.compile(r"tl\.(load|store|atomic_add)\((\w+) \+ \(")
 _SPECIAL = re.compile(
     r"libdevice\.|tl_math\.(?:exp|log|sin|cos|tanh|rsqrt|sqrt)|tl\.(?:exp|log|sqrt|rsqrt|sigmoid)|tmp\d+ / "
 )
 _REDUCE = re.compile(r"tl\.(?:sum|max|min)\(|triton_helpers\.|welford|_with_index")
-_ACCUMULATOR = re.compile(r"_tmp\w* = tl\.full\(\[XBLOCK, R0_BLOCK\]")
-_COPY = re.compile(r"_?tmp\d+ = tmp\d+(?:\.to\(tl\.\w+\))?$")
+# Of whole texts, line by line: each begins with the break, which a search finds at once.
+_DEFINITION = re.compile(r"\n *(x\d+|r0_\d+) = (.+)")
+_ACCUMULATOR = re.compile(r"\n *_tmp\w* = tl\.full\(\[XBLOCK, R0_BLOCK\]")
+_COPY = r"_?tmp\d+ = tmp\d+(?:\.to\(tl\.\w+\))?$"
+_OPERATION = re.compile(rf"\n *(?!{_COPY})(_?tmp(?!.*tl\.(?:load|full|broadcast_to)\().*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -135,35 +140,24 @@ def read_triton(source: str, nbytes: Mapping[str, int], xnumel: int, rnumel: int
     axes = _Axes(xnumel, rnumel)
     # By what is written, so that an index expression is looked into once however many buffers share it.
     found: dict[tuple[bool, int, str], list[str]] = {}
-    loops = accumulators = special = arithmetic = reductions = 0
-    # Patterns are asked last: a compiler waits, and a plain search is several times quicker.
-    for line in source[max(source.find(_FUNCTION), 0) :].splitlines():
-        text = line.strip()
-        if text.startswith(("tmp", "_tmp")):
-            loads = "tl.load(" in text
-            if loads:
-                _collect(text, nbytes, found)
-            if text[0] == "_" and _ACCUMULATOR.match(text):
-                accumulators += 1
-            elif loads or "tl.full(" in text or "tl.broadcast_to(" in text:
-                pass
-            elif "(" not in text and " / " not in text:
-                arithmetic += _COPY.match(text) is None
-            elif _COPY.match(text):
-                pass
-            elif _SPECIAL.search(text):
-                special += 1
-            elif _REDUCE.search(text):
-                reductions += 1
-            else:
-                arithmetic += 1
-        elif text.startswith(("tl.store", "tl.atomic")):
-            _collect(text, nbytes, found)
-        elif text.startswith(("x", "r0_")):
-            if defined := _DEFINITION.match(text):
-                axes.define(defined[1], defined[2])
-        elif text.startswith("for r0_offset"):
-            loops += 1
+    # A compiler waits: patterns go over the whole text, since a step of Python for every line takes longer.
+    text = "\n" + source[max(source.find(_FUNCTION), 0) :]
+    for name, expression in _DEFINITION.findall(text):
+        axes.define(name, expression)
+    for touched in _ACCESS.finditer(text):
+        buffer = touched[2]
+        key = touched[1] != "load", nbytes.get(buffer, 4), _until_closed(text, touched.end())
+        found.setdefault(key, []).append(buffer)
+    special = arithmetic = reductions = 0
+    for operation in _OPERATION.findall(text):
+        if "(" not in operation and " / " not in operation:
+            arithmetic += 1
+        elif _SPECIAL.search(operation):
+            special += 1
+        elif _REDUCE.search(operation):
+            reductions += 1
+        else:
+            arithmetic += 1
     layouts: dict[str, _Layout] = {}
     alike: dict[tuple[bool, int, _Layout], list[str]] = {}
     for (store, width, expression), buffers in found.items():
@@ -175,15 +169,8 @@ def read_triton(source: str, nbytes: Mapping[str, int], xnumel: int, rnumel: int
     accesses = tuple(
         Access(store, width, *layout, count, buffers) for store, width, layout, count, buffers in rows[:MAX_ACCESSES]
     )
+    loops, accumulators = text.count("for r0_offset"), len(_ACCUMULATOR.findall(text))
     return KernelCode(accesses, loops, accumulators, special, arithmetic, reductions)
-
-
-def _collect(text: str, nbytes: Mapping[str, int], found: dict[tuple[bool, int, str], list[str]]) -> None:
-    """Add a line's loads and stores to `found`: (store, bytes, index expression) -> buffers."""
-    for touched in _ACCESS.finditer(text):
-        buffer = touched[2]
-        key = touched[1] != "load", nbytes.get(buffer, 4), _until_closed(text, touched.end())
-        found.setdefault(key, []).append(buffer)
 
 
 def _until_closed(text: str, start: int) -> str:
@@ -222,12 +209,18 @@ class _Axes:
         """along_x, along_r, step_x, step_r, run_x, run_r, align, indirect: as Access has them."""
         if expression.startswith("tl.") and (wrapped := _WRAPPED.match(expression)) is not None:
             expression = wrapped[1] or wrapped[2]
+        if "tmp" in expression:
+            return _INDIRECT
+        if "ks" in expression:
+            # A sum of multiples, as they mostly are, needs no syntax tree once its sizes are numbers.
+            numbers = _QUOTIENT.sub(_quotient_text, _SIZE.sub(str(UNKNOWN_SIZE), expression))
+            expression = expression if "(" in numbers else numbers
         plain = self._plain_sum(expression)
         if plain is not None:
             return plain
         found = self._sum(expression) or self._any(expression)
         if found is None:
-            return True, True, 0, 0, 1, 1, 1, True
+            return _INDIRECT
         origin, at = found
         align = gcd(MAX_ALIGN, origin)
         steps, runs, along = {}, {}, {"x": False, "r": False}
@@ -318,6 +311,11 @@ def _value(node: ast.expr, names: Mapping[str, IntArray]) -> IntArray:
         case ast.Call(func=ast.Attribute(attr=name), args=[left, right]) if name in _HELPERS:
             return _HELPERS[name](_value(left, names), _value(right, names))
     raise ValueError(ast.dump(node))
+
+
+def _quotient_text(found: re.Match[str]) -> str:
+    first, second, only, divisor = found.groups("0")
+    return str((int(first) + int(second) + int(only)) // int(divisor))
 
 
 def _quotient(left: IntArray, right: IntArray) -> IntArray:
