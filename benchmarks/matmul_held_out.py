@@ -22,9 +22,12 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tileguard.features.hardware import HardwareSpec, host_cpu, known_hardware
-from tileguard.features.matmul_time import predicted_us
+from tileguard.features.kernels import MatmulKernel
+from tileguard.features.matmul_time import MatmulTimes, matmul_times
+from tileguard.features.tiles import matmul_columns
 from tileguard.learner.calibrate import calibration
 from tileguard.learner.corpus import Corpus, matmul_sweeps, read_corpus
 from tileguard.learner.evaluate import LOSSLESS, NOISE, Model, curve, set_slowdown, tiers
@@ -44,6 +47,9 @@ if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.noise_h200 import identity, paired, summary
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 CORPUS, AGAIN = (ROOT / "corpora" / f"{name}.parquet" for name in ("h200-matmul", "h200-matmul-again"))
 RESULT = ROOT / "benchmarks" / "results" / "matmul_held_out.json"
@@ -198,23 +204,51 @@ def dense(corpus: Corpus, hardware: HardwareSpec, model: Model, split: str) -> d
 
 def planner(corpus: Corpus, hardware: HardwareSpec) -> dict[str, Any]:
     """The planner's predicted times against measured ones: rank correlation within a product, the fastest tile's predicted ÷
-    measured time, and how far the measured tile that it calls fastest is behind the best."""
+    measured time, how far the measured tile that it calls fastest is behind the best; by dtype, the median error of all
+    tiles' times; and what a step along k lasts."""
     stats = require("scipy.stats")
     correlations, ratios, slowdowns = [], [], []
+    errors: dict[str, list[FloatArray]] = {}
+    steps: dict[int, list[float]] = {}
     for sweep in matmul_sweeps(corpus):
         works = [i for i in sweep.measured if np.isfinite(sweep.us[i])]
-        predicted = predicted_us(sweep.kernel, [sweep.tiles[i] for i in works], hardware)
-        us = sweep.us[works]
+        columns = matmul_columns([sweep.tiles[i] for i in works])
+        times = matmul_times(sweep.kernel, columns, hardware)
+        predicted, us = times.us, sweep.us[works]
         if np.ptp(predicted) > 0:  # else HBM alone is predicted to matter, and there is nothing to rank by
             correlations.append(float(stats.spearmanr(predicted, us).statistic))
         ratios.append(float(predicted[us.argmin()] / us.min()))
         slowdowns.append(float(us[predicted.argmin()] / us.min()))
+        errors.setdefault(sweep.kernel.dtype, []).append(np.abs(np.log2(np.array((times.bound_us, predicted)) / us)))
+        for stages, step_us in zip(columns[4].tolist(), steps_us(sweep.kernel, columns, times, us), strict=True):
+            if step_us:
+                steps.setdefault(stages, []).append(step_us)
     return {
-        name: dict(zip(("least", "p50", "p95", "most"), np.percentile(values, (0, 50, 95, 100)).tolist(), strict=True))
-        for name, values in (
-            ("spearman", correlations), ("predicted_over_measured", ratios), ("fastest_predicted_slowdown", slowdowns),
-        )
+        **{
+            name: dict(zip(("least", "p50", "p95", "most"), np.percentile(found, (0, 50, 95, 100)).tolist(), strict=True))
+            for name, found in (
+                ("spearman", correlations), ("predicted_over_measured", ratios), ("fastest_predicted_slowdown", slowdowns),
+            )
+        },
+        "error_log2_p50": {
+            dtype: dict(zip(("bound", "predicted"), np.median(np.hstack(found), axis=1).tolist(), strict=True))
+            for dtype, found in sorted(errors.items())
+        },
+        "step_us_p25": {str(stages): float(np.percentile(found, 25)) for stages, found in sorted(steps.items())},
     }  # fmt: skip
+
+
+ROW_BYTES, LEAST_STEPS, LAUNCH_US = 64, 16, 1.5
+"""Steps that are compared: of rows of so many bytes of k, of blocks that have so many at least; a launch takes no step."""
+
+
+def steps_us(kernel: MatmulKernel, columns: IntArray, times: MatmulTimes, us: FloatArray) -> list[float]:
+    """What one step along k lasted, where all blocks run at once and wait more than they move; 0 elsewhere."""
+    steps = np.ceil(kernel.k / columns[2])
+    alone = (times.grid.n_wave == 1) & (steps >= LEAST_STEPS) & (columns[2] * kernel.elem_bytes == ROW_BYTES)
+    alone &= times.memory_us < us / 2
+    lasted: list[float] = np.where(alone, (us - LAUNCH_US) / steps, 0.0).tolist()
+    return lasted
 
 
 def noise(corpus: Corpus) -> dict[str, Any]:

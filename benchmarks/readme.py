@@ -206,10 +206,9 @@ def inductor(result: dict[str, Any]) -> str:
         if slower
         else "none is over 5 % slower than under the default"
     )
-    days = {
-        run["date"][:10] for name in ("default", "max_autotune", "coordinate_descent") for run in modes[name]["runs"]
-    }
-    earlier = " and ".join(sorted(days - {result["date"][:10]}))
+    days = {name: {run["date"][:10] for run in modes[name]["runs"]} - {result["date"][:10]} for name in MODE_LABELS}
+    others = " and ".join(name.replace("_", " ") for name in MODE_LABELS if days[name])
+    earlier = f"{others} on {' and '.join(sorted(set().union(*days.values())))}" if others else ""
     divided = {name: ours["reduction_us"] / modes[name]["reduction_us"] for name in modes if name != "tileguard"}
     rows.append(
         f"\n{result['n_graphs']} graphs of this project's own (norms, softmax, losses, attention, convolution and MLP "
@@ -217,7 +216,7 @@ def inductor(result: dict[str, Any]) -> str:
         f"the same {result['n_matched']}, torch "
         f"{result['versions']['torch'].partition('+')[0]}, {result['date'][:10]}; `python benchmarks/inductor_h200.py`, "
         "[inductor_h200.json](benchmarks/results/inductor_h200.json). Each way in a process of its own with empty caches"
-        f"{f' (the others on {earlier}, on a machine of the same kind)' if earlier else ''}; then all winners timed side by side by CUPTI with a cold L2. With tileguard the reductions take "
+        f"{f' ({earlier}, on a machine of the same kind)' if earlier else ''}; then all winners timed side by side by CUPTI with a cold L2. With tileguard the reductions take "
         f"{percent(divided['default'])} of the default's time, {percent(divided['max_autotune'])} of max-autotune's and "
         f"{percent(divided['coordinate_descent'])} of coordinate descent's, at "
         f"{percent(ours['wall_s'] / modes['coordinate_descent']['wall_s'])} of the latter's wall (and "

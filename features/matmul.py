@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,12 @@ from .hardware import HardwareSpec
 from .kernels import MatmulKernel
 from .matmul_time import (
     MatmulTimes,
+    Residency,
     copied,
+    fma_slowdown,
     matmul_times,
     rated_unit,
+    thread_share,
     turned,
     vector_bytes,
     whole_warp_groups,
@@ -41,24 +43,21 @@ MATMUL_TILE_FEATURES = (
     "m_padding", "n_padding", "k_padding", "work_padding", "even_k", "log2_row_bytes",
     "log2_step_bytes", "shared_share", "log2_blocks_per_core", "log2_warps_per_core",
     "log2_outputs_per_thread", "log2_operand_registers", "log2_outputs_per_warp", "whole_warp_groups", "log2_fma_reuse",
-    "asynchronous", "turned", "operands_copied", "log2_staged_registers", "stages_ahead", "log2_loads_a_thread",
+    "log2_fma_slowdown", "asynchronous", "turned", "operands_copied", "log2_staged_registers", "stages_ahead", "log2_loads_a_thread",
     "log2_block_intensity", "log2_programs", "log2_programs_per_core",
     "n_wave", "rho", "wave_efficiency", "tail_share", "n_wave_resident",
     "log2_group_rows", "log2_blocks_a_group", "log2_wave_bytes_over_l2", "log2_l2_reuse",
     "log2_mma_us", "log2_load_us", "log2_store_us", "log2_load_over_mma",
-    "log2_blocks_us", "log2_memory_us", "log2_predicted_us", "log2_predicted_over_roofline",
+    "log2_blocks_us", "log2_memory_us", "log2_waiting_us", "log2_waiting_over_bound", "log2_predicted_us", "log2_predicted_over_roofline",
 )  # fmt: skip
 
-MATMUL_SCHEMA = FeatureSchema("matmul", 2, MATMUL_KERNEL_FEATURES + MATMUL_TILE_FEATURES)
+MATMUL_SCHEMA = FeatureSchema("matmul", 3, MATMUL_KERNEL_FEATURES + MATMUL_TILE_FEATURES)
 """The order of the columns that `matmul_features` returns."""
 
 MAX_ALIGNMENT = 128
 """Largest power of two in a size that is told from a larger one: elements of a row of the widest BLOCK_K."""
 
 REGISTER_BYTES = 4
-OUTPUTS_A_WARP = 32 * 128
-"""What a warp is given where a tile does not say its warps: 128 a thread."""
-
 _CAP = float(1 << 20)
 """Counts above this are one case, as in reduction.py."""
 
@@ -74,7 +73,7 @@ def matmul_features(kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware:
     constant = matmul_kernel_features(kernel, hardware)
     times = matmul_times(kernel, columns, hardware)
     roofline = constant[MATMUL_KERNEL_FEATURES.index("log2_roofline_us")]
-    resident = _residency(kernel, columns, hardware)
+    resident = times.held
     varying = (
         _shape_columns(kernel, columns, times)
         | _resource_columns(kernel, columns, resident, hardware)
@@ -132,33 +131,8 @@ def _shape_columns(
     }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Residency:
-    """float64[n]: warps of a block, shared memory that it takes ÷ what a block may, blocks that a core holds at once."""
-
-    warps: FloatArray
-    shared_share: FloatArray
-    blocks: FloatArray
-
-
-def _residency(kernel: MatmulKernel, columns: npt.NDArray[np.int64], hardware: HardwareSpec) -> _Residency:
-    m, n, k, given, stages, _ = columns.astype(np.float64)
-    derived = np.exp2(np.clip(np.ceil(np.log2(m * n / OUTPUTS_A_WARP)), 0, 3))
-    warps = np.where(given > 0, given, derived)
-    # Buffers as runtime/matmul_tiles.py counts them: one fewer than stages where products are synchronous.
-    asynchronous = whole_warp_groups(columns) & (kernel.elem_bytes == 2)
-    buffers = np.maximum(np.where(asynchronous, stages, stages - 1), 1)
-    shared_share = (m + n) * k * kernel.elem_bytes * buffers / hardware.onchip_bytes
-    limits = [np.full(len(m), float(hardware.max_blocks_per_core)), np.floor(1 / shared_share)]
-    if hardware.max_threads_per_core:
-        limits.append(np.floor(hardware.max_threads_per_core / (warps * hardware.warp_size)))
-    if hardware.registers_per_core:
-        limits.append(np.floor(hardware.registers_per_core / (m * n)))  # an accumulator is one register
-    return _Residency(warps, shared_share, np.maximum(np.minimum.reduce(limits), 1.0))
-
-
 def _resource_columns(
-    kernel: MatmulKernel, columns: npt.NDArray[np.int64], resident: _Residency, hardware: HardwareSpec
+    kernel: MatmulKernel, columns: npt.NDArray[np.int64], resident: Residency, hardware: HardwareSpec
 ) -> dict[str, npt.NDArray[Any]]:
     """What a block takes of shared memory, registers and threads, how many share a core, and how warps share it."""
     m, n, k, _, stages, group = columns.astype(np.float64)
@@ -171,15 +145,13 @@ def _resource_columns(
         "log2_outputs_per_thread": np.log2(area / threads),
         "log2_operand_registers": np.log2(step_bytes / (REGISTER_BYTES * threads)),
         "log2_outputs_per_warp": np.log2(area / warps), "whole_warp_groups": whole_warp_groups(columns),
-        "log2_fma_reuse": np.log2(_fma_reuse(m, n, warps, hardware))
-        if kernel.dtype == "fp32"
-        else np.zeros(len(m)),
         "log2_block_intensity": np.log2(2 * area / ((m + n) * kernel.elem_bytes)),
+        **_fma_columns(kernel, columns, warps, hardware),
     }  # fmt: skip
 
 
 def _copy_columns(
-    kernel: MatmulKernel, columns: npt.NDArray[np.int64], resident: _Residency, hardware: HardwareSpec
+    kernel: MatmulKernel, columns: npt.NDArray[np.int64], resident: Residency, hardware: HardwareSpec
 ) -> dict[str, npt.NDArray[Any]]:
     """How operands come to shared memory: by themselves, stages ahead, or through a thread's registers."""
     m, n, k, _, stages, _ = columns.astype(np.float64)
@@ -201,30 +173,25 @@ def _copy_columns(
     }
 
 
-def _fma_reuse(m: FloatArray, n: FloatArray, warps: FloatArray, hardware: HardwareSpec) -> FloatArray:
-    """float64[n]: multiply-adds of a thread for each operand that it reads from shared memory, rows·columns ÷ (rows +
-    columns) of its part of a tile, where no tensor core multiplies.
-
-    Triton deals a tile to threads in squares of four by four outputs, where a thread has sixteen or more, else of two by
-    two or one; lanes, then warps, go along n first, and along m what is left. Threads past the tile's edge hold copies: a
-    low tile with many warps multiplies no faster than with few.
-    """
-    lanes = float(hardware.warp_size)
-    outputs = m * n / (warps * lanes)
-    square = np.where(outputs >= 16, 4.0, np.where(outputs >= 4, 2.0, 1.0))
-    lanes_n = np.minimum(lanes, np.maximum(n / square, 1.0))
-    warps_n = np.minimum(warps, np.ceil(n / (square * lanes_n)))
-    wide = np.maximum(n / (lanes_n * warps_n), 1.0)
-    high = np.maximum(m * lanes_n * warps_n / (lanes * warps), 1.0)
-    reuse: FloatArray = high * wide / (high + wide)
-    return reuse
+def _fma_columns(
+    kernel: MatmulKernel, columns: npt.NDArray[np.int64], warps: FloatArray, hardware: HardwareSpec
+) -> dict[str, npt.NDArray[Any]]:
+    """Where no tensor core multiplies, else zeros: multiply-adds of a thread for each operand that it reads from shared
+    memory, rows·columns ÷ (rows + columns) of its part of a tile; and what those reads make of a block's time."""
+    if kernel.dtype != "fp32":
+        return dict.fromkeys(("log2_fma_reuse", "log2_fma_slowdown"), np.zeros(columns.shape[1]))
+    share = thread_share(columns, warps, hardware)
+    return {
+        "log2_fma_reuse": np.log2(share.rows * share.columns / (share.rows + share.columns)),
+        "log2_fma_slowdown": np.log2(fma_slowdown(kernel, columns, hardware)),
+    }
 
 
 def _grid_columns(
     kernel: MatmulKernel,
     columns: npt.NDArray[np.int64],
     times: MatmulTimes,
-    resident: _Residency,
+    resident: Residency,
     hardware: HardwareSpec,
 ) -> dict[str, npt.NDArray[Any]]:
     """How blocks are dealt to cores, and what those that run at once share in rows of GROUP_M."""
@@ -251,6 +218,7 @@ def _time_columns(times: MatmulTimes, roofline: float) -> dict[str, npt.NDArray[
     return {
         "log2_mma_us": mma, "log2_load_us": load, "log2_store_us": store, "log2_load_over_mma": load - mma,
         "log2_blocks_us": np.log2(times.blocks_us), "log2_memory_us": np.log2(times.memory_us),
+        "log2_waiting_us": (waiting := np.log2(times.waiting_us)), "log2_waiting_over_bound": waiting - np.log2(times.bound_us),
         "log2_predicted_us": predicted, "log2_predicted_over_roofline": predicted - roofline,
     }  # fmt: skip
 

@@ -27,6 +27,11 @@ from .labels import LABEL_GAIN, log_speed, relevance
 
 FloatArray = npt.NDArray[np.float64]
 
+_NAMES = (*REDUCTION_SCHEMA.names, *CPU_SCHEMA.names, *MATMUL_SCHEMA.names)
+
+PRIOR_STEPS = 1023
+"""Of a prior's tree: some hundredths of a doubling each."""
+
 OBJECTIVES = ("lambdarank", "rank_xendcg", "regression")
 
 
@@ -39,7 +44,8 @@ class TrainConfig:
     objective: lambdarank, rank_xendcg, or regression of the slowdown's logarithm. `diversity` is not LightGBM's: it is
     how the k tiles are picked (runtime/choose.py). without: features that the model may not use. fold_seed: shuffles
     families before they are dealt to folds; None deals the largest first. calls: numbers of calls to rank for beside run
-    time, where the hardware's features know them. Raises InvalidInput naming the field.
+    time, where the hardware's features know them. prior: a feature, log2 of a predicted time, from which the trees set
+    out: a tile's score begins at minus prior_weight times it. Raises InvalidInput naming the field.
     """
 
     rounds: int = 120
@@ -56,6 +62,8 @@ class TrainConfig:
     fold_seed: int | None = None
     without: tuple[str, ...] = ()
     calls: tuple[float, ...] = ()
+    prior: str | None = None
+    prior_weight: float = 2.0
 
     def __post_init__(self) -> None:
         for name, low in (("rounds", 1), ("num_leaves", 2), ("min_data_in_leaf", 1), ("folds", 2), ("seed", 0)):
@@ -63,7 +71,9 @@ class TrainConfig:
                 raise InvalidInput(name, getattr(self, name), f"an integer >= {low}")
         checked_choice("objective", self.objective, OBJECTIVES)
         for name in self.without:
-            checked_choice("without", name, (*REDUCTION_SCHEMA.names, *CPU_SCHEMA.names, *MATMUL_SCHEMA.names))
+            checked_choice("without", name, _NAMES)
+        if self.prior is not None:
+            checked_choice("prior", self.prior, _NAMES)
         for calls in self.calls:
             AmortisedTime(calls)
 
@@ -156,7 +166,25 @@ def fit_rows(
     sizes = [len(m) for m in matrices]
     per_row = None if weights is None else np.repeat(np.asarray(weights, dtype=np.float64), sizes)
     data = lightgbm.Dataset(stacked, labels, weight=per_row, group=sizes, feature_name=list(names))
-    return lightgbm.train(config.lightgbm(), data, config.rounds)
+    if config.prior is None or config.prior in config.without:
+        return lightgbm.train(config.lightgbm(), data, config.rounds)
+    return lightgbm.train(config.lightgbm(), data, config.rounds, init_model=_prior(stacked, names, config))
+
+
+def _prior(rows: FloatArray, names: Sequence[str], config: TrainConfig) -> Any:
+    """A Booster of one tree: minus prior_weight times the feature, in PRIOR_STEPS steps."""
+    lightgbm = require("lightgbm")
+    alone = np.zeros_like(rows)
+    column = names.index(str(config.prior))
+    alone[:, column] = rows[:, column]
+    # From labels around zero: what all tiles have in common ranks none of them.
+    labels = -config.prior_weight * (rows[:, column] - rows[:, column].mean())
+    parameters = {
+        "objective": "regression", "num_leaves": PRIOR_STEPS, "max_bin": PRIOR_STEPS, "min_data_in_leaf": 1, "learning_rate": 1.0,
+        "boost_from_average": False, "seed": config.seed, "deterministic": True, "force_row_wise": True,
+        "num_threads": 2, "verbosity": -1,
+    }  # fmt: skip
+    return lightgbm.train(parameters, lightgbm.Dataset(alone, labels, feature_name=list(names)), 1)
 
 
 def family_folds(corpus: Corpus, folds: int, seed: int | None = None) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

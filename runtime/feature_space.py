@@ -67,16 +67,20 @@ def feature_space(hardware: HardwareSpec, family: str = REDUCTION) -> FeatureSpa
 
 def _matmul_space(hardware: HardwareSpec) -> FeatureSpace:
     # Imported here: most processes never see a matrix product.
-    from tileguard.features import matmul
+    from tileguard.features import matmul, matmul_time
 
-    def of_kernel(kernel: MatmulKernel, calls: float) -> list[float]:
+    def check(kernel: MatmulKernel) -> None:
         try:
-            return matmul.matmul_kernel_features(kernel, hardware)
+            matmul_time.rated_unit(kernel, hardware)
         except InvalidInput as error:
             raise CandidateError(str(error)) from None
 
+    def of_kernel(kernel: MatmulKernel, calls: float) -> list[float]:
+        check(kernel)
+        return matmul.matmul_kernel_features(kernel, hardware)
+
     def rows(kernel: MatmulKernel, tiles: Sequence[MatmulTile], calls: float) -> FloatArray:
-        of_kernel(kernel, calls)  # a rate that is not known is the kernel's fault, no tiles the caller's
+        check(kernel)  # a rate that is not known is the kernel's fault, no tiles the caller's
         return matmul.matmul_features(kernel, tiles, hardware)
 
     return FeatureSpace(

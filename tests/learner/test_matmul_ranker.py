@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.support import CORPUS_PATH
 
 from tileguard.__main__ import main
 from tileguard.features.errors import InvalidInput
+from tileguard.features.matmul import MATMUL_SCHEMA
 from tileguard.learner.compare import column_of_manifest
 from tileguard.learner.corpus import Corpus, read_corpus, write_corpus
 from tileguard.learner.evaluate import by_regime, evaluate
@@ -22,7 +23,7 @@ from tileguard.learner.pipeline import Trained, default_config, train_model, wri
 from tileguard.learner.promotion import decide, read_contender
 from tileguard.learner.regimes import REGIMES
 from tileguard.learner.tracking import evaluation_metrics
-from tileguard.learner.train import TrainConfig, design_matrix
+from tileguard.learner.train import TrainConfig, design_matrix, fit_rows
 from tileguard.runtime.doctor import _model
 from tileguard.runtime.guard import GuardPolicy, Reason
 from tileguard.runtime.matmul_selector import MatmulSelector
@@ -160,3 +161,23 @@ def test_the_commands_work_on_a_corpus_of_products(
     assert "waves of 128 x 128 blocks" in text
     assert "batch × m × n × k" in " ".join(text.split())
     assert MatmulSelector(H200).select(world.corpus.sweeps[0].kernel).verdict.reason is Reason.TRUST  # type: ignore[arg-type]
+
+
+def test_trees_set_out_from_a_prior(world: World) -> None:
+    """With next to no rounds, tiles stand in the order of the predicted time, in steps; exported as any other tree."""
+    name = "log2_predicted_over_roofline"
+    shy = TrainConfig(rounds=1, learning_rate=1e-9, num_leaves=2, min_data_in_leaf=10, folds=2, prior=name)
+    matrices = design_matrix(world.corpus, H200, range(len(world.corpus.sweeps)))
+    with_prior, without = (
+        fit_rows(world.corpus.sweeps, matrices, H200, config, family="matmul")
+        for config in (replace(shy, prior_weight=3.0), replace(shy, without=(name,)))
+    )
+    assert (with_prior.num_trees(), without.num_trees()) == (2, 1)
+    column = MATMUL_SCHEMA.names.index(name)
+    for matrix in matrices[:5]:
+        scores, wanted = with_prior.predict(matrix, num_threads=1), -3.0 * matrix[:, column]
+        assert np.abs((scores - scores.mean()) - (wanted - wanted.mean())).max() < 3.0 * 0.05
+        assert np.ptp(without.predict(matrix, num_threads=1)) < 1e-6
+    assert_parity(with_prior, np.vstack(matrices), n=200)
+    with pytest.raises(InvalidInput, match="prior"):
+        TrainConfig(prior="predicted")

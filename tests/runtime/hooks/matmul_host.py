@@ -15,7 +15,7 @@ from typing import Any
 PRODUCTS: Mapping[str, tuple[str, tuple[int, int, int, int], str]] = {
     "mm": ("mm", (1, 512, 1024, 256), "bfloat16"),
     "ragged": ("mm", (1, 300, 1000, 100), "float16"),
-    "bmm": ("bmm", (8, 256, 128, 320), "float16"),
+    "bmm": ("bmm", (8, 256, 128, 672), "float16"),
     "addmm": ("addmm", (1, 512, 512, 1024), "bfloat16"),
     "fp32": ("mm", (1, 512, 512, 512), "float32"),
 }
