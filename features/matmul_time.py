@@ -33,7 +33,6 @@ THREAD_REGISTERS = 128
 MMA_SYNC_SHARE = 0.63
 """Of the peak rate, what a Hopper's older, synchronous products reach (Luo et al. 2024, microbenchmarks)."""
 
-
 TURNED_SHARE = 0.4
 """Of the peak rate, where asynchronous products wait for an operand to be turned: of 0.2 to 0.63, what made the planner's
 tiles best on the H200's corpus."""
@@ -52,7 +51,6 @@ least squares (70 products, half of their tiles within 30 %)."""
 
 VECTOR_BYTES, COPY_BYTES = 16, 4
 """Widest load of a thread, and the least that an asynchronous copy takes."""
-
 
 OUTPUTS_A_WARP = 32 * 128
 """What a warp is given where a tile does not say its warps: 128 a thread."""
@@ -109,11 +107,12 @@ class MatmulTimes:
 def predicted_us(kernel: MatmulKernel, tiles: Sequence[MatmulTile], hardware: HardwareSpec) -> FloatArray:
     """Time of each tile, µs: float64[n].
 
-    The longest of n_wave·T_block, a block's arithmetic, its loads from L2 or its stores, whichever lasts longest (with
-    one stage arithmetic and loads one after the other), and of all that HBM moves: both inputs once while they fit in
-    L2, else what the cores of one wave share, wave by wave; and the product. K counts in whole steps, blocks count as
-    whole ones, so ragged edges cost what they cost. For comparing tiles: of launching and filling pipelines it knows
-    nothing, nor of what a compiler makes of a tile. Raises InvalidInput where hardware or dtype has no known rate.
+    Three parts, which overlap (`MatmulTimes.us`). n_wave·T_block, a block's arithmetic, its loads from L2 or its stores,
+    whichever lasts longest; with one stage arithmetic and loads one after the other. What blocks wait for loads to
+    arrive. All that HBM moves: both inputs once while they fit in L2, else what the cores of one wave share, wave by
+    wave; and the product. K counts in whole steps, blocks count as whole ones, so ragged edges cost what they cost. For
+    comparing tiles: of a launch it knows nothing, nor of what a compiler makes of a tile. Raises InvalidInput where
+    hardware or dtype has no known rate.
     """
     return matmul_times(kernel, matmul_columns(tiles), hardware).us
 
