@@ -46,8 +46,8 @@ FMA_A_CLOCK = 4.0
 """Warps' multiply-adds that a core does in a clock."""
 
 FMA_CLOCKS = 1.1
-"""Of a warp's multiply-add, of the quarter of a clock that it takes at the peak rate. These five fit the H200's corpus by
-least squares (70 products, half of their tiles within 30 %)."""
+"""Of a warp's multiply-add, of the quarter of a clock that it takes at the peak rate. These five were fitted to the H200's corpus by
+least squares; how well, benchmarks/matmul_held_out.py says (`error_log2_p50`)."""
 
 VECTOR_BYTES, COPY_BYTES = 16, 4
 """Widest load of a thread, and the least that an asynchronous copy takes."""

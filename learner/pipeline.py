@@ -87,8 +87,7 @@ PRODUCTS: dict[str, Any] = {
     "prior": "log2_predicted_over_roofline",
     "prior_weight": 2.0,
 }
-"""Of matrix products there are a tenth as many measurements: smaller trees, more of them, and they set out from what the
-planner predicts."""
+"""Of matrix products there are a tenth as many measurements: smaller trees, which set out from what the planner predicts."""
 
 
 def default_config(hardware: HardwareSpec, family: str = REDUCTION, **changes: Any) -> TrainConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -74,6 +75,8 @@ class TrainConfig:
             checked_choice("without", name, _NAMES)
         if self.prior is not None:
             checked_choice("prior", self.prior, _NAMES)
+        if not math.isfinite(self.prior_weight):
+            raise InvalidInput("prior_weight", self.prior_weight, "a finite number")
         for calls in self.calls:
             AmortisedTime(calls)
 
@@ -175,7 +178,7 @@ def _prior(rows: FloatArray, names: Sequence[str], config: TrainConfig) -> Any:
     """A Booster of one tree: minus prior_weight times the feature, in PRIOR_STEPS steps."""
     lightgbm = require("lightgbm")
     alone = np.zeros_like(rows)
-    column = names.index(str(config.prior))
+    column = names.index(checked_choice("prior", config.prior, names))
     alone[:, column] = rows[:, column]
     # From labels around zero: what all tiles have in common ranks none of them.
     labels = -config.prior_weight * (rows[:, column] - rows[:, column].mean())

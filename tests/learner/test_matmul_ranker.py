@@ -181,3 +181,7 @@ def test_trees_set_out_from_a_prior(world: World) -> None:
     assert_parity(with_prior, np.vstack(matrices), n=200)
     with pytest.raises(InvalidInput, match="prior"):
         TrainConfig(prior="predicted")
+    with pytest.raises(InvalidInput, match="prior_weight"):
+        TrainConfig(prior_weight=float("nan"))
+    with pytest.raises(InvalidInput, match="prior"):  # a reduction's
+        fit_rows(world.corpus.sweeps, matrices, H200, replace(shy, prior="log2_rnumel"), family="matmul")
